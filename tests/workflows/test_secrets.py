@@ -415,3 +415,10 @@ plain = st.recursive(
 @given(plain)
 def test_data_without_secrets_is_never_changed(value: Any) -> None:
     assert scrubber("a secret that is nowhere in there").scrub(value) is value
+
+
+def test_a_secret_that_is_not_set_hints_at_one_that_is() -> None:
+    secrets = Secrets({"HOLDFAST_SECRET_API_KEY": "correct-horse", "PATH": "/bin"})
+
+    with pytest.raises(SecretMissing, match=r"set HOLDFAST_SECRET_API_KY .*; did you mean 'API_KEY'\?$"):
+        secrets["API_KY"]

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.errors import CONFIGURATION
+from holdfast.suggestions import suggestion
 from holdfast.workflows.language.values import Missing, Misuse
 
 # The forms in which a secret may turn up in a text: escaped, quoted, encoded, line by line, wrapped.
@@ -225,8 +226,15 @@ class Secrets(Mapping[str, str]):
         for variable in variables:
             if variable in self.__env:
                 return self._checked(variable, self.__env[variable])
+        ours = (
+            key.removeprefix(prefix)
+            for key in self.__env
+            for prefix in _PREFIXES[:2]
+            if key.startswith(prefix)
+        )
         raise SecretMissing(
             f"the secret {name!r} is not set; set {variables[0]} (or {' or '.join(variables[1:])})"
+            f"{suggestion(name, ours)}"
         )
 
     def _checked(self, variable: str, value: str) -> str:

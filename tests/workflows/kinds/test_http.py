@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import email.utils
+import gzip
 import json
 import socket
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,8 +124,34 @@ def test_what_is_no_address_is_refused_for_good(shop: Workshop, url: str) -> Non
     assert "http.url" in told and "no http or https address" in told
 
 
-def test_an_address_with_a_port_that_is_none(shop: Workshop) -> None:
-    assert "http.url" in shop.error(step("{{ inputs.url }}"), {"url": "http://127.0.0.1:99999/"})
+@pytest.mark.parametrize(
+    ("url", "shown", "reason"),
+    [
+        ("http://a\0b/c?q=confidential", r"http://a\x00b/c", r"control character '\x00'"),
+        ("http://a/b\nc", r"http://a/b\nc", r"control character '\n'"),
+        ("http://me:confidential@a/\x7f", r"http://a/\x7f", r"control character '\x7f'"),
+        ("http://127.0.0.1:99999/", "http://127.0.0.1:99999/", "Port out of range"),
+        ("http://me:confidential@[::1/", "http://[::1/", "Invalid IPv6 URL"),
+        ("http://a..b/", "http://a..b/", "its host is no domain name"),
+        ("http://a b/", "http://a b/", "its host is no domain name"),
+        ("http://a/\ud800", r"http://a/\ud800", "cannot be encoded"),
+    ],
+)
+def test_an_address_that_cannot_be_requested_is_refused_with_its_reason(
+    url: str, shown: str, reason: str
+) -> None:
+    with pytest.raises(StepFailed) as caught:
+        address(url, {})
+
+    told = str(caught.value)
+    assert told.startswith(f"http.url: '{shown}' is no address: ") and reason in told
+    assert "confidential" not in told and told.isprintable()
+
+
+def test_the_refusal_of_an_address_names_the_step(shop: Workshop) -> None:
+    told = shop.error(step("{{ inputs.url }}"), {"url": "http://a\0b/"})
+
+    assert r"step 'x' failed: StepFailed: http.url: 'http://a\x00b/' is no address: it has the" in told
 
 
 def test_headers_cannot_be_smuggled(ask: Asking, shop: Workshop) -> None:
@@ -255,6 +283,63 @@ def test_an_answer_of_the_size_that_is_allowed(ask: Asking) -> None:
     ask.server.script = [answers("x" * 100_000)]
 
     assert len(ask("/", "max_bytes: 100000")["output"]) == 100_000
+
+
+def _raw_deflate(data: bytes) -> bytes:
+    work = zlib.compressobj(wbits=-15)
+    return work.compress(data) + work.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode"),
+    [
+        ("gzip", gzip.compress),
+        ("X-GZIP", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", _raw_deflate),
+        ("deflate, gzip", lambda data: gzip.compress(zlib.compress(data))),
+        ("gzip", lambda data: gzip.compress(data[:3]) + gzip.compress(data[3:]) + b"\0\0"),
+        ("identity", bytes),
+    ],
+)
+def test_an_encoded_answer_is_decoded(ask: Asking, encoding: str, encode: Any) -> None:
+    body = encode(b'{"a": "\xc3\xbc"}')
+    ask.server.script = [answers(body, kind="application/json", Content_Encoding=encoding)]
+
+    assert ask()["output"] == {"a": "ü"}
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_an_answer_that_is_too_large_once_it_is_decoded(ask: Asking, times: int) -> None:
+    body = bytes(30_000_000)
+    for _ in range(times):
+        body = gzip.compress(body, 1)
+    ask.server.script = [answers(body, Content_Encoding=", ".join(["gzip"] * times))]
+
+    assert "larger than http.max_bytes (1,000,000)" in ask.error("/", "max_bytes: 1000000")
+    assert len(ask.server.requests) == 1
+
+
+def test_an_encoded_answer_of_the_size_that_is_allowed(ask: Asking) -> None:
+    ask.server.script = [answers(gzip.compress(b"12345"), Content_Encoding="gzip")]
+
+    assert ask("/", "max_bytes: 30")["output"] == "12345"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "reason"),
+    [
+        ("br", b"xyz", "'br' is an encoding that cannot be decoded"),
+        ("gzip", b"no gzip", "cannot be decoded as 'gzip'"),
+        ("gzip", gzip.compress(b"broken off")[:-9], "cannot be decoded as 'gzip'"),
+        ("gzip", gzip.compress(b"") * 200, "cannot be decoded as 'gzip'"),
+        (", ".join(["gzip"] * 9), b"x", "has more than"),
+    ],
+)
+def test_an_encoding_that_cannot_be_decoded(ask: Asking, encoding: str, body: bytes, reason: str) -> None:
+    ask.server.script = [answers(body, Content_Encoding=encoding)]
+
+    assert reason in ask.error()
 
 
 def test_other_statuses_can_be_good(ask: Asking) -> None:

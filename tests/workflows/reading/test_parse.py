@@ -160,7 +160,7 @@ def test_an_item_is_known_by_its_name_in_its_step_only() -> None:
     loop = "for_each: {in: '{{ inputs }}', as: file, key: file.name}"
     steps(f"  - {{name: a, {loop}, shell: 'cat {{{{ file.name }}}} {{{{ index }}}} {{{{ key }}}}'}}\n")
     assert messages(f"  - {{name: a, {loop}, shell: 'cat {{{{ item.name }}}}'}}\n") == [
-        "shell.run of step 'a': 'item' is known only in a step with for_each"
+        "shell.run of step 'a': 'item' is not known"
     ]
     assert "file" in messages(f"  - {{name: a, {loop}, when: file.name == 1, shell: ls}}\n")[0]
 

@@ -15,6 +15,7 @@ import re
 import ssl
 import urllib.parse
 import urllib.request
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -35,6 +36,9 @@ _MOST_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _LONGEST_HOST = _LONGEST_TYPE = 1000
+_LONGEST_SHOWN = 200
+_HOST = re.compile(r"[A-Za-z0-9._:%~-]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PATH, _QUERY = "/%:@!$&'()*+,;=~-._", "/%:@!$&'()*+,;=~-._?[]"
 _HARMLESS = {"accept", "accept-encoding", "accept-language", "user-agent", "connection"}
 """The headers that a redirect to another origin keeps: any other may hold credentials."""
@@ -87,7 +91,7 @@ class SendRequest(Kind):
         except (httpx2.HTTPError, OSError) as error:
             raise _failure(title, error) from None
         except (httpx2.InvalidURL, ValueError) as error:
-            raise StepFailed(f"the request cannot be made: {error}") from None
+            raise StepFailed(f"{title} cannot be sent: {error}") from None
         finally:
             _is_private.reset(token)
         return self._result(reply, request.method)
@@ -115,7 +119,8 @@ class SendRequest(Kind):
 
     def _result(self, reply: Reply, method: str) -> Result:
         status, headers, kind = reply.status, reply.headers, _content_type(reply.headers)
-        text = reply.body.decode(_charset(kind), "replace")
+        body = _decoded(reply.body, headers.get("content-encoding", ""), self._http.max_bytes)
+        text = body.decode(_charset(kind), "replace")
         wanted = self._http.ok_status
         if status not in wanted if wanted else not 200 <= status < 300:
             raise StepFailed(
@@ -144,6 +149,60 @@ class SendRequest(Kind):
         except ValueError as error:
             said = str(self._resources.scrubber.scrub(text))[:200]
             raise StepFailed(f"the response is no JSON ({error}): {said!r}", transient=True) from None
+
+
+# The encodings that a server may send a response in, whatever it was asked for.
+
+
+_COMPRESSED = {"gzip", "x-gzip", "deflate"}
+_NOT_DECODED = {"br", "zstd", "compress", "x-compress"}
+_MOST_ENCODINGS, _MOST_MEMBERS = 5, 100
+_GZIP = b"\x1f\x8b"
+
+
+def _decoded(body: bytes, encodings: str, max_bytes: int) -> bytes:
+    """Return a body without its encodings; raise before one of them makes more than `max_bytes` of it."""
+    names = [name.strip().lower() for name in encodings.split(",")]
+    if len(names) > _MOST_ENCODINGS:
+        raise StepFailed(f"the response has more than {_MOST_ENCODINGS} encodings")
+    for name in reversed(names):
+        if name in _NOT_DECODED:
+            raise StepFailed(f"the response cannot be read: {name!r} is an encoding that cannot be decoded")
+        if name in _COMPRESSED and body:
+            try:
+                body = _inflated(body, 47, max_bytes)
+            except zlib.error:
+                body = _inflated_raw(body, name, max_bytes)
+    return body
+
+
+def _inflated_raw(body: bytes, name: str, max_bytes: int) -> bytes:
+    """Inflate what has no header, as some servers send `deflate`."""
+    try:
+        return _inflated(body, -15, max_bytes)
+    except zlib.error as error:
+        raise StepFailed(f"the response cannot be decoded as {name!r}: {error}", transient=True) from None
+
+
+def _inflated(body: bytes, window: int, max_bytes: int) -> bytes:
+    made = bytearray()
+    for _ in range(_MOST_MEMBERS):
+        work = zlib.decompressobj(window)
+        made += work.decompress(body, max_bytes + 1 - len(made))
+        if len(made) > max_bytes:
+            raise _too_large(max_bytes)
+        if not work.eof:
+            raise zlib.error("it breaks off")
+        body = work.unused_data
+        if not body.startswith(_GZIP):
+            return bytes(made)
+    raise zlib.error(f"it has more than {_MOST_MEMBERS} parts")
+
+
+def _too_large(max_bytes: int) -> StepFailed:
+    return StepFailed(
+        f"the response is larger than http.max_bytes ({max_bytes:,}); raise it if that is meant"
+    )
 
 
 # One exchange with a server.
@@ -182,9 +241,7 @@ async def _exchange(request: httpx2.Request, max_bytes: int) -> Reply:
             async for chunk in response.aiter_raw():
                 data += chunk
                 if len(data) > max_bytes:
-                    raise StepFailed(
-                        f"the response is larger than http.max_bytes ({max_bytes:,}); raise it if that is meant"
-                    )
+                    raise _too_large(max_bytes)
         finally:
             await response.aclose()
     return Reply(response.status_code, response.headers, bytes(data))
@@ -240,34 +297,56 @@ def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
     Characters that an address cannot have are encoded; what is encoded already stays as it is.
     """
+    url = url.strip()
     try:
-        parts = urllib.parse.urlsplit(url.strip())
+        if found := _CONTROL.search(url):
+            raise ValueError(f"it has the control character {found[0]!r}")
+        parts = urllib.parse.urlsplit(url)
         name, port = parts.hostname or "", parts.port
         if len(name) > _LONGEST_HOST:
-            raise ValueError("the name of the host is too long")
+            raise ValueError("the name of its host is too long")
+        host = _ascii_host(name)
+        if parts.scheme not in ("http", "https") or not host:
+            raise StepFailed(f"http.url: {shown(url)!r} is no http or https address")
+        added = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
+        place = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
+        path, given = urllib.parse.quote(parts.path, _PATH), urllib.parse.quote(parts.query, _QUERY)
+        joined = "&".join(text for text in (given, added) if text)
+        credentials = {}
+        if parts.username is not None:
+            both = urllib.parse.unquote(f"{parts.username}:{parts.password or ''}")
+            credentials["Authorization"] = f"Basic {base64.b64encode(both.encode()).decode()}"
+        sent = urllib.parse.urlunsplit((parts.scheme, place, path, joined, ""))
+        httpx2.URL(sent)
+    except UnicodeEncodeError:
+        raise StepFailed(f"http.url: '{shown(url)}' is no address: a character cannot be encoded") from None
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise StepFailed(f"http.url: '{shown(url)}' is no address: {error}") from None
+    return sent, credentials
+
+
+def _ascii_host(name: str) -> str:
+    try:
         host = name.encode("idna").decode()
-    except ValueError:
-        raise StepFailed(f"http.url: {shown(url)!r} is no address") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise StepFailed(f"http.url: {shown(url)!r} is no http or https address")
-    added = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
-    place = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
-    path, given = urllib.parse.quote(parts.path, _PATH), urllib.parse.quote(parts.query, _QUERY)
-    joined = "&".join(text for text in (given, added) if text)
-    credentials = {}
-    if parts.username is not None:
-        both = urllib.parse.unquote(f"{parts.username}:{parts.password or ''}")
-        credentials["Authorization"] = f"Basic {base64.b64encode(both.encode()).decode()}"
-    return urllib.parse.urlunsplit((parts.scheme, place, path, joined, "")), credentials
+    except UnicodeError:
+        host = " "
+    if not _HOST.fullmatch(host):
+        raise ValueError("its host is no domain name")
+    return host
 
 
 def shown(url: str) -> str:
-    """Return an address without what may be confidential in it."""
+    """Return an address without what may be confidential in it, and with escapes for what cannot be printed."""
     try:
-        parts = urllib.parse.urlsplit(url.strip())
+        parts = urllib.parse.urlsplit("".join(_escaped(sign) for sign in url.strip()))
     except ValueError:
-        return url.partition("?")[0][:80]
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        return re.sub("//[^/]*@", "//", url.partition("?")[0])[:_LONGEST_SHOWN]
+    place = parts.netloc.rpartition("@")[2]
+    return urllib.parse.urlunsplit((parts.scheme, place, parts.path, "", ""))[:_LONGEST_SHOWN]
+
+
+def _escaped(sign: str) -> str:
+    return sign if sign.isprintable() else repr(sign)[1:-1]
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from jinja2 import TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from holdfast.suggestions import did_you_mean
 from holdfast.workflows.language.functions import (
     BINARY,
     COMPARISONS,
@@ -25,6 +24,7 @@ from holdfast.workflows.language.functions import (
     UNARY,
     concatenate,
     cut,
+    known,
 )
 from holdfast.workflows.language.values import (
     MAX_DEPTH,
@@ -226,6 +226,7 @@ _TAGS: Mapping[type, str] = {
 }
 _LAZY = ("default", "d", "defined")
 """The functions that look at a value which may be missing."""
+_EVERY = frozenset({*FUNCTIONS, *_LAZY})
 _METHODS = frozenset(
     {
         *("lower", "upper", "title", "capitalize", "strip", "split", "splitlines", "join", "replace"),
@@ -300,7 +301,7 @@ def _function(called: str, values: Sequence[Part], named: Mapping[str, Part]) ->
         _check_arguments(called, lazy, values, named)
         return lazy(*values, **named)
     if called not in FUNCTIONS:
-        raise Misuse(f"there is no function {called!r:.60}; {_known(called)}")
+        raise Misuse(f"there is no function {called!r:.60}; {known(called, _EVERY)}")
     _check_arguments(called, FUNCTIONS[called], [None, *values], named)
     return _call(FUNCTIONS[called], values, named)
 
@@ -308,16 +309,11 @@ def _function(called: str, values: Sequence[Part], named: Mapping[str, Part]) ->
 def _method(called: str, target: Part, values: Sequence[Part], named: Mapping[str, Part]) -> Part:
     """Return a call of `x.upper()`, which is another way to write `upper(x)`, for a few functions."""
     if called not in _METHODS:
-        raise Misuse(f".{called:.60}(…) cannot be called; {_known(called)}")
+        raise Misuse(f".{called:.60}(…) cannot be called; {known(called, _EVERY)}")
     if called == "join":
         _check_arguments(called, lambda values: None, values, named)
         return _function(called, [*values, target], named)
     return _function(called, [target, *values], named)
-
-
-def _known(wanted: str) -> str:
-    every = sorted({*FUNCTIONS, *_LAZY})
-    return did_you_mean(wanted, every) or f"there are {', '.join(every)}"
 
 
 def _check_arguments(called: str, work: Any, values: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -463,7 +459,7 @@ class Compiler:
             found = _exists(value)
             return found if node.name == "defined" else lambda evaluation: not found(evaluation)
         if node.name not in TESTS or named:
-            raise Misuse(f"there is no test {node.name!r:.60}; there are defined, {', '.join(sorted(TESTS))}")
+            raise Misuse(f"there is no test {node.name!r:.60}; {known(node.name, {*TESTS, 'defined'})}")
         _check_arguments(node.name, TESTS[node.name], [None, value, *values], {})
         return _call(TESTS[node.name], [value, *values])
 

@@ -11,6 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from holdfast.suggestions import did_you_mean
 from holdfast.workflows.language.values import (
     MAX_LENGTH,
     NUMBERS,
@@ -36,6 +37,12 @@ from holdfast.workflows.language.values import (
 )
 
 _LONGEST_NUMBER = 100
+
+
+def known(wanted: str, names: Iterable[str]) -> str:
+    """Return the name that may be meant, or all that there are."""
+    return did_you_mean(wanted, names) or f"there are {', '.join(sorted(names))}"
+
 
 # Operators.
 
@@ -448,7 +455,7 @@ def _selection(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
         called, *rest = arguments[by_attribute:] or (None,)
         test = _of_truth if called is None else TESTS.get(text(called))
         if test is None:
-            raise Misuse(f"there is no test {called!r:.60}; there are {', '.join(sorted(TESTS))}")
+            raise Misuse(f"there is no test {called!r:.60}; {known(text(called), TESTS)}")
         return [item for item in items_of(meter, values) if _passes(meter, read, test, item, rest) is keep]
 
     return run
@@ -500,7 +507,7 @@ def _map(
         return [_attribute(read, item, default) for item in items]
     work = FUNCTIONS.get(text(function))
     if work is None:
-        raise Misuse(f"map cannot use {text(function)!r:.60}; there are {', '.join(sorted(FUNCTIONS))}")
+        raise Misuse(f"map cannot use {text(function)!r:.60}; {known(text(function), FUNCTIONS)}")
     try:
         return [work(meter, item, *arguments) for item in items]
     except TypeError:

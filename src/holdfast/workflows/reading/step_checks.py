@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.graph.validation import executor_problems
 from holdfast.suggestions import did_you_mean
 from holdfast.workflows.language.templates import TemplateError, compile_expression, compile_template
 from holdfast.workflows.model import Ask, Part, Question
-from holdfast.workflows.reading.checks import SCOPE, Draft, Placed, check_declared
+from holdfast.workflows.reading.checks import RESERVED, SCOPE, Draft, Placed, check_declared
 from holdfast.workflows.reading.problems import Problem, listed
 from holdfast.workflows.reading.source import DataPath
 from holdfast.workflows.scripts import INTERPRETED, UnsafePlace, check_script, program_problem
@@ -148,6 +149,8 @@ def _could_be_url(url: str) -> bool:
     if is_template(url):
         schemes = ("http://", "https://")
         return literal.startswith(schemes) or any(scheme.startswith(literal) for scheme in schemes)
+    if any(unicodedata.category(sign) == "Cc" for sign in url.strip()):
+        return False
     try:
         parts = urlsplit(url.strip())
         return parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
@@ -441,6 +444,10 @@ class _Names:
 
     def _unknown_top(self, text: Text, path: tuple[str, ...]) -> Problem:
         top = path[0]
+        if top == "item" and "index" in text.names:
+            (called,) = text.names - RESERVED
+            message = f"{text.place}: {top!r} is not known"
+            return self._at(text, path[:1], message, f"the item of this step is called {called!r}")
         if top in _ELSEWHERE:
             message, hint = _ELSEWHERE[top]
             return self._at(text, path[:1], f"{text.place}: {top!r} {message.format(place=text.place)}", hint)
