@@ -399,7 +399,6 @@ def a_python_run_on_the_command_line(bench: Bench) -> None:
 @cures("capsules/exports.py", "list_runs")
 @cures("engine/transfer.py", "list_runs")
 @cures("integrity/check.py", "list_runs")
-@cures("integrity/repair.py", "list_runs")
 @cures("cli/commands/runs.py", "holdfast run")
 def names_that_are_not_there(bench: Bench) -> None:
     told = bench.holdfast("runs")

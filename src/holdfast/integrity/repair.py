@@ -7,15 +7,23 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.engine.owner import describe, has_owner
-from holdfast.errors import CorruptJournal, HoldfastError, Remedy, RunConflict, RunNotFound, StoreError
-from holdfast.integrity.check import Checked, RunCheck, check_run
+from holdfast.engine.runner import tags_of
+from holdfast.errors import CorruptJournal, HoldfastError, RunConflict, StoreError
+from holdfast.integrity.check import (
+    WAITING_FOR_WORKERS,
+    Checked,
+    RunCheck,
+    check_run,
+    given_tags,
+    wanted_runs,
+)
 from holdfast.integrity.report import UNREADABLE, Part, Progress, Repair, RunReport, StoreRepair, Stretch
 from holdfast.journal.checkpoint_ids import encode_mark, moved_mark, new_run_key
-from holdfast.journal.copying import add_snapshot
+from holdfast.journal.copying import add_snapshot, pages
 from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Fault, RunAnnotated, RunEnded
@@ -24,7 +32,7 @@ from holdfast.journal.sealing import is_sealed
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.encryption import Seal
-from holdfast.stores.base import PAGE_BYTES, PAGE_ENTRIES, Append, Entry, Message, RunInfo, Snapshot, Store
+from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
 from holdfast.stores.files.disk import explained, sync, sync_folder, write_at
 from holdfast.stores.files.run_folder import folder_name
 from holdfast.stores.integrity import REPAIRED_AS, Inspector, inspecting
@@ -41,7 +49,9 @@ class NewRun:
         self._journal, self._inspector, self._info, self._report = journal, inspector, info, report
         self._stretch: Stretch = report.intact
         self._codec = TolerantCodec()
-        self._new = _free_name(journal, info.run)
+        numbered = (f"{info.run}-repaired-{number}" for number in itertools.count(2))
+        names = itertools.chain([f"{info.run}-repaired"], numbered)
+        self._new = next(name for name in names if not journal.store.runs(run=name))
         self._key = new_run_key()
         self._old_bodies = journal.bodies(info)
         self._new_bodies = journal.bodies(dataclasses.replace(info, run=self._new, key=self._key))
@@ -50,7 +60,7 @@ class NewRun:
         """Write the run; return its id. Until it is complete it has the status damaged, so that nobody resumes it."""
         unfinished = self._facts(RunStatus.DAMAGED)
         after = 0
-        for page in _pages(self._rechained()):
+        for page, _ in pages(self._rechained()):
             snapshots = self._beginning(page[0]) if after == 0 else ()
             facts = unfinished if after == 0 else None
             (conflict,) = self._journal.store.commit([Append(self._new, after, page, facts, snapshots)])
@@ -104,7 +114,10 @@ class NewRun:
     def _end(self, unfinished: RunInfo) -> None:
         loaded = self._journal.load(unfinished, self._codec)
         run, status = loaded.run, RunStatus(loaded.run.status)
-        why = f"repaired from run {self._info.run!r}, {self._what()}"
+        intact, head = self._stretch, self._report.head
+        what = f"up to entry {intact.end} of {head}" if intact.end < head else f"all {head} entries"
+        what += f", from the snapshot at {intact.start} on" if intact.start > 1 else ""
+        why = f"repaired from run {self._info.run!r}, {what}"
         writer = Writer(self._journal, loaded, self._codec, durable=True)
         writer.record(RunAnnotated(0, why, by=_BY))
         if status in (RunStatus.RUNNING, RunStatus.QUEUED):
@@ -116,11 +129,6 @@ class NewRun:
         writer.set_info(dataclasses.replace(self._facts(status), workflow=run.workflow))
         writer.flush()
 
-    def _what(self) -> str:
-        intact, head = self._stretch, self._report.head
-        what = f"up to entry {intact.end} of {head}" if intact.end < head else f"all {head} entries"
-        return f"{what}, from the snapshot at {intact.start} on" if intact.start > 1 else what
-
     def _carry_messages(self) -> None:
         for number, found in enumerate(self._inspector.messages(self._info.run), 1):
             body = b""
@@ -130,25 +138,40 @@ class NewRun:
             self._journal.store.post(self._new, body, number)
 
 
-def _free_name(journal: Journal, run: str) -> str:
-    for number in itertools.count(1):
-        name = f"{run}-repaired" if number == 1 else f"{run}-repaired-{number}"
-        if not journal.store.runs(run=name):
-            return name
-    raise AssertionError
+def corrected(check: RunCheck) -> tuple[RunInfo, tuple[str, ...]]:
+    """Return the facts of a run as its journal has them, and the names of those that could not be verified.
 
-
-def _pages(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    page: list[Entry] = []
-    size = 0
-    for entry in entries:
-        page.append(entry)
-        size += len(entry.body)
-        if len(page) >= PAGE_ENTRIES or size >= PAGE_BYTES:
-            yield page
-            page, size = [], 0
-    if page:
-        yield page
+    Damaged facts are kept only where nothing else is known.
+    """
+    best, info, first = check.best, check.info, check.first
+    if best is None or check.sealed:
+        return info, ()
+    run = best.run
+    facts = dataclasses.replace(
+        info,
+        workflow=run.workflow,
+        status=info.status if {info.status, str(run.status)} <= WAITING_FOR_WORKERS else str(run.status),
+        owner=run.owner if run.status == RunStatus.RUNNING else "",
+        parent=check.parent_of(first) if first is not None and first.seq == 1 else info.parent,
+    )
+    if not check.seen.problem:
+        return dataclasses.replace(facts, tags=tuple(dict.fromkeys((*info.tags, *given_tags(run))))), ()
+    begun: tuple[str, ...] | None = None
+    with contextlib.suppress(HoldfastError):
+        config = check.codec.decode(run.config) if run.config else {}
+        begun = tags_of(config) if isinstance(config, Mapping) else ()
+    # All that ever happened to the run is known only if its journal reaches back to its beginning.
+    is_known = best.start == 0 and not facts.parent and begun is not None
+    kept = () if is_known else (tag for tag in info.tags if tag.isprintable())
+    tags = [tag for tag in (*(begun or ()), *kept) if tag not in check.removed]
+    facts = dataclasses.replace(
+        facts,
+        created_at=run.started_at,
+        updated_at=run.updated_at,
+        tags=tuple(dict.fromkeys((*tags, *given_tags(run)))),
+    )
+    others = ("queue", "priority", "due time", "whether the end of its journal is there")
+    return facts, others if is_known else ("tags", *others)
 
 
 class Aside:
@@ -205,16 +228,12 @@ def repair_store(
     with inspecting(store) as inspector:
         kept = Aside(aside or inspector.lost_and_found())
         medium = inspector.repair(kept.keep) if runs is None else []
-        there = {info.run for info in inspector.runs().infos} if runs is None else set[str]()
-        for run in runs or ():
-            if inspector.observe(run) is None:
-                raise RunNotFound(f"no run {run!r} in {store.url}", remedies=Remedy("list_runs"))
-        wanted = sorted(there) if runs is None else list(dict.fromkeys(runs))
+        wanted = wanted_runs(inspector.runs().infos, runs, store)
         repairs = []
-        for number, run in enumerate(wanted):
+        for number, info in enumerate(wanted):
             if progress is not None:
-                progress(number, len(wanted), run)
-            repair = _RunRepair(journal, inspector, run, kept).repair()
+                progress(number, len(wanted), info.run)
+            repair = _RunRepair(journal, inspector, info.run, kept).repair()
             repairs += [repair] if repair is not None else []
     return StoreRepair(tuple(medium), tuple(repairs), tuple(map(str, kept.kept)))
 
@@ -263,7 +282,7 @@ class _RunRepair:
             self._correct_facts(check)
 
     def _write_new_run(self, check: RunCheck, report: RunReport) -> None:
-        info = check.corrected().info if check.seen.problem else check.info
+        info = corrected(check)[0] if check.seen.problem else check.info
         if report.intact is not None:
             self._new_run = NewRun(self._journal, self._inspector, info, report).write()
         elif info.status == RunStatus.DAMAGED:
@@ -301,7 +320,7 @@ class _RunRepair:
     def _correct_facts(self, check: RunCheck) -> None:
         if check.best is None:
             return
-        facts, unverified = check.corrected()
+        facts, unverified = corrected(check)
         self._put_facts(check, facts)
         self._done.append("its facts agree with its journal again")
         if unverified:

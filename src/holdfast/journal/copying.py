@@ -236,7 +236,7 @@ def bring(
     unfinished = dataclasses.replace(
         facts, status=RunStatus.INTERRUPTED.value, queue="", due_at=None, owner=""
     )
-    for page, is_last in _pages(parts):
+    for page, is_last in pages(parts):
         snapshots = _snapshots(source, info.run, page)
         if beginning is not None and page and all(own.seq != page[0].seq for own in snapshots):
             snapshots, beginning = [beginning, *snapshots], None
@@ -326,7 +326,7 @@ def _following(store: Readable, run: str, entry: Entry) -> Iterator[Entry]:
     return verified(store, run, entry.seq, entry.chain, is_sealed(entry.body))
 
 
-def _pages(entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], bool]]:
+def pages(entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], bool]]:
     """Yield the entries page by page, each with whether it is the last; an empty page if there are none."""
     page: list[Entry] = []
     size = 0
