@@ -57,7 +57,10 @@ def test_what_is_added_is_noticed(small: Path, tmp_path: Path) -> None:
     whole, grown = small.read_bytes(), tmp_path / "grown"
     for more in (b"\0", b"x" * 100, whole, whole[HEAD.size :], whole[-(9 + 96 + 16) :]):
         grown.write_bytes(whole + more)
-        with pytest.raises(CapsuleInvalid):
+        with pytest.raises(CapsuleInvalid, match=f"data follows its end, from byte {len(whole)} on"):
+            inspect_capsule(grown)
+        grown.write_bytes(whole[: -(9 + 96 + 16)] + b"x" + more)
+        with pytest.raises(CapsuleInvalid, match=f"data follows its end, from byte {len(whole) - 121} on"):
             inspect_capsule(grown)
 
 

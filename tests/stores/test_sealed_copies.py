@@ -93,6 +93,28 @@ def test_without_the_key_a_sealed_run_stays_in_its_namespace(
     assert not tenant.runs()
 
 
+def test_a_sealed_fork_is_copied_and_exported_only_with_the_key(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEY", KEY)
+    app(store).invoke({"log": ["r"]}, run_id="r")
+    app(store).fork("r", run_id="f")
+    target, third = open_store(f"file:{tmp_path}/target"), open_store(f"file:{tmp_path}/third")
+    said = "run 'f' is an encrypted fork, which cannot be separated from its parent without its key; set HOLDFAST_KEY"
+    monkeypatch.delenv("HOLDFAST_KEY")
+
+    report = copy_runs(store, target)
+
+    assert {run.run: str(run.outcome) for run in report.runs} == {"r": "copied", "f": "refused"}
+    assert report.problems[0].note.startswith(said)
+    with pytest.raises(CodecError, match=said):
+        export_run(store, "f", tmp_path / "f.capsule")
+    monkeypatch.setenv("HOLDFAST_KEY", KEY)
+    assert outcomes(store, target) == {"r": "unchanged", "f": "copied"}
+    monkeypatch.delenv("HOLDFAST_KEY")
+    assert outcomes(target, third) == {"r": "copied", "f": "copied"}, "a copied fork has its snapshot"
+
+
 def test_a_sealed_capsule_is_imported_into_another_namespace_and_under_another_id(
     store: Store, tenant: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

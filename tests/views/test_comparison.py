@@ -64,6 +64,19 @@ def test_a_run_is_compared_with_its_fork_and_with_itself(memory: Store) -> None:
     assert (found.diverging, found.one.steps, found.other.steps) == (None, 0, 0)
 
 
+def test_a_step_whose_result_was_given_is_told_from_a_skipped_one(memory: Store) -> None:
+    app = doubling(memory)
+    app.invoke({"n": 1}, run_id="root")
+    app.resume(app.fork("root", at=2, update={"n": 7}, as_node="double", run_id="given"))
+    app.resume(app.fork("root", at=2, update={"n": 2}, as_node="double", run_id="alike"))
+
+    (step,) = app.compare("root", "given").differing
+    assert (step.step, step.reason) == ("double#1", "its result was given in given")
+    assert step.result is not None and step.result.as_json()["changed"]["n"]["to"] == 7
+    (step,) = app.compare("alike", "root").differing
+    assert (step.step, step.reason, bool(step.result)) == ("double#1", "its result was given in alike", False)
+
+
 def test_the_order_of_siblings_makes_no_difference(memory: Store) -> None:
     app = fan("x", "y", "z").compile(memory)
     app.invoke({"n": 1}, run_id="one")

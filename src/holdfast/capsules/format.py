@@ -142,6 +142,8 @@ def read_sections(origin: Origin) -> Iterator[Section]:
     place, last = HEAD.size, None
     seen: set[Kind] = set()
     while place < origin.size:
+        if last == Kind.SIGNATURE or (last == Kind.END and origin.read_at(place, 1)[0] != Kind.SIGNATURE):
+            raise CapsuleInvalid(f"data follows its end, from byte {place} on")
         section = read_section(origin, place)
         _check_order(last, section.kind)
         if section.kind == Kind.END:
@@ -182,7 +184,7 @@ def _check_order(last: Kind | None, kind: Kind) -> None:
     if last is None and kind != Kind.FACTS:
         raise CapsuleInvalid("it does not begin with the facts of a run")
     if last is not None and (kind < last or (kind == last and kind not in _SEVERAL)):
-        raise CapsuleInvalid("its sections are out of order, or something was added to it")
+        raise CapsuleInvalid("its sections are out of order")
     if kind == Kind.SIGNATURE and last != Kind.END:
         raise CapsuleInvalid("it has a signature before its end")
 

@@ -272,7 +272,9 @@ class Unlocked:
             return bytes(self._cipher.decrypt(nonce, sealed, self._head))
         except (InvalidTag, ValueError):
             if number:
-                raise CapsuleInvalid(f"it is damaged or cut short (chunk {number + 1})") from None
+                raise CapsuleInvalid(
+                    f"it is damaged or cut short, or data follows its end (chunk {number + 1})"
+                ) from None
         raise CapsuleLocked("the passphrase is wrong, or the beginning of the capsule is damaged")
 
 

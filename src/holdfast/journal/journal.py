@@ -395,6 +395,11 @@ class Journal:
         if snapshot is not None and not misplaced(snapshot, first) and is_whole(snapshot):
             self._check_origin(info.run, snapshot)
             return snapshot
+        if self.seal is None and is_sealed(first.body):
+            raise CodecError(
+                f"run {info.run!r} is an encrypted fork, which cannot be separated from its parent without its key; "
+                "set HOLDFAST_KEY to its key"
+            )
         if self.fork_of(info, first, codec) is None:
             return None
         return self.make_snapshot(self._load(info, codec, 1, None), codec)

@@ -22,7 +22,7 @@ from holdfast.views.diff.states import PLAIN_CODEC, StateDifference, state_diffe
 from holdfast.views.family import Branch
 from holdfast.views.history import texts_of
 from holdfast.views.plain import View, size_text
-from holdfast.views.projection import FinishedStep, Projection, project
+from holdfast.views.projection import GIVEN, FinishedStep, Projection, project
 
 MOST_DIFFERENCES = 100
 """Of more steps whose results differ only the names are given."""
@@ -142,11 +142,12 @@ def _digest(finish: FinishedStep) -> bytes:
     return digest.digest()
 
 
-def _outcome(finish: FinishedStep) -> tuple[Any, bool]:
-    """Return which nodes a step chose to run next, and whether it was skipped."""
-    goto = finish.record.goto
+def _outcome(finish: FinishedStep) -> tuple[Any, str]:
+    """Return which nodes a step chose to run next, and why it did not run: it was skipped, or given its result."""
+    goto, skipped = finish.record.goto, finish.record.skipped
     chosen = None if goto is None else tuple((target.node, target.key) for target in goto)
-    return chosen, bool(finish.record.skipped)
+    how = "its result was given" if skipped.startswith(GIVEN) else "it was skipped" if skipped else ""
+    return chosen, how
 
 
 def comparison(
@@ -206,19 +207,20 @@ def _diverging(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str | 
 def _step_difference(
     mine: FinishedStep, theirs: FinishedStep, place: int, allowance: Allowance
 ) -> StepDifference:
-    step, outcomes = mine.step, (_outcome(mine), _outcome(theirs))
-    if outcomes[0] != outcomes[1]:
-        skipped = outcomes[0][1] != outcomes[1][1]
-        return StepDifference(
-            step, None, "it was skipped in one of them" if skipped else "it chose other next steps"
-        )
+    step, (chosen, how), (other, otherwise) = mine.step, _outcome(mine), _outcome(theirs)
+    sides = ((how, mine.info.run), (otherwise, theirs.info.run)) if how != otherwise else ()
+    reason = ", ".join(f"{why} in {run}" for why, run in sides if why)
+    if "it was skipped" in (how, otherwise) and reason:
+        return StepDifference(step, None, reason)
+    if chosen != other and not reason:
+        return StepDifference(step, None, "it chose other next steps")
     if place >= MOST_DIFFERENCES:
-        return StepDifference(step, None)
+        return StepDifference(step, None, reason)
     raws = [op.raw for each in (mine, theirs) for op in each.record.ops if op.kind != "drop"]
     if not allowance.takes(*raws):
         return StepDifference(step, None, f"{size_text(sum(map(len, raws)))}, not compared")
     try:
-        return StepDifference(step, difference(_values(mine.record.ops), _values(theirs.record.ops)))
+        return StepDifference(step, difference(_values(mine.record.ops), _values(theirs.record.ops)), reason)
     except CodecError as error:
         return StepDifference(step, None, f"it cannot be read here: {error}")
 
