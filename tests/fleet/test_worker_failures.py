@@ -141,6 +141,22 @@ def test_a_run_whose_journal_is_damaged_ends_held_back(store: Store) -> None:
     assert claim is None and strikes == 3 and held.startswith("CorruptJournal: ")
 
 
+@both_kinds
+def test_a_worker_until_idle_waits_for_a_run_that_was_put_aside(store: Store) -> None:
+    app = graph(store)
+    app.submit({})
+    troubles = [ValueError("it breaks once")]
+
+    def load(config: Any, store: Store) -> Known:
+        if troubles:
+            raise troubles.pop()
+        return Known(app)
+
+    told = work(store, Catalog(openers={"w": load}))
+
+    assert [event.kind for event in told] == ["refused", "taken", "completed"]
+
+
 @on_postgres
 def test_a_worker_that_is_stopped_while_it_loads_a_workflow_gives_its_claim_back(store: Store) -> None:
     app = graph(store)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.engine.app import App
 from holdfast.engine.confirmation import refuse_unconfirmed
@@ -30,8 +29,7 @@ class Announces(Protocol):
     def ended(self, run_id: str, status: str, error: str = "") -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A graph on a store, and the hooks of its runs."""
 
     app: App

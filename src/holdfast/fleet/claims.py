@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Claims(Protocol):
         """
         ...
 
-    def release(self, run: str, *, seconds: float = 0.0) -> None:
+    def release(self, run: str, seconds: float = 0.0) -> None:
         """Let others claim a run, after `seconds`. Called for every claim once its execution is over."""
         ...
 
@@ -137,7 +138,10 @@ class LocalClaims:
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """Return the most urgent runs that this worker may execute."""
-        passed = {*active, *self._skipped.runs()}
+        with self._lock:
+            now = clock.monotonic()
+            resting = [run for run, until in self._not_before.items() if until > now]
+        passed = {*active, *self._skipped.runs(), *resting}
         found = [
             (info, why)
             for info in self._store.runs(status=_CLAIMABLE)
@@ -146,7 +150,7 @@ class LocalClaims:
         found.sort(key=lambda item: (-item[0].priority, item[0].due_at or item[0].created_at))
         return [Claim(info.run, info.workflow, info.queue, why) for info, why in found[:limit]]
 
-    def release(self, run: str, *, seconds: float = 0.0) -> None:
+    def release(self, run: str, seconds: float = 0.0) -> None:
         """Leave the run alone for `seconds`."""
         with self._lock:
             self._not_before.pop(run, None)
@@ -159,9 +163,8 @@ class LocalClaims:
         """Try again a little later, up to the last strike; then this worker leaves the run alone for good."""
         with self._lock:
             strikes = self._strikes[run] = self._strikes.get(run, 0) + 1
-            self._not_before[run] = clock.monotonic() + (
-                5.0**strikes if strikes < MAX_STRIKES else float("inf")
-            )
+            rest = 5.0 ** (strikes - 1) if strikes < MAX_STRIKES else math.inf
+            self._not_before[run] = clock.monotonic() + rest
 
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow alone."""
@@ -173,10 +176,12 @@ class LocalClaims:
 
     def count_waiting(self, within: float) -> int:
         """Return how many wanted runs are running, queued, or due soon."""
-        left = set(self._skipped.runs(within))
+        with self._lock:
+            held = {run for run, until in self._not_before.items() if until == math.inf}
+        left = {*self._skipped.runs(within), *held}
         return sum(
             info.run not in left
-            and self._is_wanted(info, within)
+            and self._is_wanted(info)
             and (info.status == RunStatus.RUNNING or self._is_due(info, within))
             for info in self._store.runs(status=_CLAIMABLE)
         )
@@ -185,17 +190,13 @@ class LocalClaims:
         """Do nothing: the worker polls."""
         return lambda: None
 
-    def _is_wanted(self, info: RunInfo, within: float = 0.0) -> bool:
+    def _is_wanted(self, info: RunInfo) -> bool:
         queues, workflows = self._wanted.queues, self._wanted.workflows
         if not info.queue or (queues and info.queue not in queues):
             return False
-        if info.workflow in self._skipped.workflows or (
-            workflows is not None and info.workflow not in workflows
-        ):
-            return False
-        with self._lock:
-            not_before = self._not_before.get(info.run)
-            return not_before is None or not_before <= clock.monotonic() + within
+        return info.workflow not in self._skipped.workflows and (
+            workflows is None or info.workflow in workflows
+        )
 
     def _why(self, info: RunInfo) -> str:
         if info.status == RunStatus.RUNNING:

@@ -200,7 +200,7 @@ class PostgresClaims:
             "passed": list(passed),
         }
 
-    def release(self, run: str, *, seconds: float = 0.0) -> None:
+    def release(self, run: str, seconds: float = 0.0) -> None:
         """Release the claim; the run rests for `seconds`."""
         self._change(_RELEASE, run=run, rest=seconds)
 

@@ -12,12 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import new_loop
 from holdfast.engine.loop import Execution
-from holdfast.engine.settings import Outcome
 from holdfast.errors import (
     CorruptJournal,
     ExecutionError,
@@ -31,7 +31,7 @@ from holdfast.errors import (
     problem_of,
 )
 from holdfast.events import Observer
-from holdfast.fleet.catalog import Catalog, Known, UnknownWorkflow
+from holdfast.fleet.catalog import Catalog, UnknownWorkflow
 from holdfast.fleet.claims import Claim, Claims, LocalClaims, Wanted
 from holdfast.fleet.postgres_claims import PostgresClaims
 from holdfast.fleet.queues import is_postgres
@@ -49,7 +49,7 @@ AGAIN_AFTER = 1.0
 """The seconds that a run rests that was claimed too early, could not be saved, or has another owner."""
 
 SHORTAGES = 30
-"""The claims, or executions, in a row that may lack descriptors or memory before the worker ends."""
+"""The claims, or executions, in a row that may lack descriptors, threads or memory before the worker ends."""
 
 TICK = 1.0
 """The seconds between two looks at the schedules."""
@@ -80,8 +80,8 @@ class Worker:
 
     `catalog` has the graphs that it knows; a few apps suffice. `idle_timeout` is how long a run that only waits is
     kept; `grace` how long steps may take to finish when the worker is stopped, before another worker runs them
-    again. A worker that cannot reach its store retries; one whose process has no more descriptors or memory ends
-    after a while, with `ResourceExhausted`, so that another can be started.
+    again. A worker that cannot reach its store retries; one whose process has no more descriptors, threads or memory
+    ends after a while, with `ResourceExhausted`, so that another can be started.
     """
 
     def __init__(
@@ -101,12 +101,15 @@ class Worker:
         known = catalog if isinstance(catalog, Catalog) else Catalog(catalog)
         self._store, self._catalog, self._concurrency = store, known, concurrency
         self._idle_timeout, self._grace, self._observer, self._tell = idle_timeout, grace, observer, tell
-        self.claims: Claims = _claims_of(store, Wanted(queues, known.workflows))
+        wanted = Wanted(queues, known.workflows)
+        self.claims: Claims = (
+            PostgresClaims(store, wanted) if is_postgres(store) else LocalClaims(store, wanted)
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._executions: dict[str, Execution] = {}
         self._asides: set[asyncio.Future[None]] = set()
         self._shortages: Counter[str] = Counter()
-        self._lacks: StoreError | None = None
+        self._lacks: Exception | None = None
         self._stopping = threading.Event()
         self._at_once = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -172,20 +175,17 @@ class Worker:
             return []
         try:
             found = await in_background(self.claims.claim, room, frozenset(self._tasks))
-        except StoreError as error:
+        except (StoreError, OSError, MemoryError) as error:
             logger.warning("no runs can be claimed: %s", error)
-            self._went("claims", error)
+            self._count_shortage("claims", error)
             await self._rest(AGAIN_AFTER)
             return []
-        self._went("claims")
+        self._shortages["claims"] = 0
         return found
 
-    def _went(self, what: str, error: StoreError | None = None) -> None:
-        """Count failures for lack of resources; stop the worker after too many in a row."""
-        if error is None or not _is_shortage(error):
-            self._shortages[what] = 0
-            return
-        self._shortages[what] += 1
+    def _count_shortage(self, what: str, error: Exception) -> None:
+        """Count a failure for lack of resources; stop the worker after too many in a row."""
+        self._shortages[what] = self._shortages[what] + 1 if _is_shortage(error) else 0
         if self._shortages[what] >= SHORTAGES:
             self._lacks = error
             self.stop()
@@ -193,7 +193,7 @@ class Worker:
     async def _is_idle(self) -> bool:
         try:
             return await in_background(self.claims.count_waiting, AGAIN_AFTER) == 0
-        except StoreError:
+        except (StoreError, OSError, MemoryError):
             return False
 
     async def _rest(self, seconds: float = LOOK_EVERY) -> None:
@@ -212,17 +212,18 @@ class Worker:
             loop.call_soon_threadsafe(wake.set)
 
     def _begin(self, claim: Claim) -> None:
+        def end(_: asyncio.Task[None]) -> None:
+            self._tasks.pop(claim.run, None)
+            self._executions.pop(claim.run, None)
+            self._nudge()
+
         task = asyncio.get_running_loop().create_task(self._execute(claim), name=f"holdfast {claim.run}")
         self._tasks[claim.run] = task
-        task.add_done_callback(lambda _: self._over(claim.run))
-
-    def _over(self, run: str) -> None:
-        self._tasks.pop(run, None)
-        self._executions.pop(run, None)
-        self._nudge()
+        task.add_done_callback(end)
 
     async def _execute(self, claim: Claim) -> None:
-        rest = AGAIN_AFTER
+        """Execute a run and release its claim; count a strike against a run that cannot be executed."""
+        rest, strike = AGAIN_AFTER, ""
         try:
             rest = await self._load_and_execute(claim)
         except (RunConflict, RunFinished, RunNotFound) as error:
@@ -231,97 +232,75 @@ class Worker:
             rest = 0.0
             logger.warning("runs of workflow %r are left to others: %s", claim.workflow, error)
             self.claims.avoid(claim.workflow)
-        except CorruptJournal as error:
-            await self._refuse(claim, error)
-            return
-        except StoreError as error:
-            logger.warning("run %s is left for now: %s", claim.run, error)
-            self._went("executions", error)
-        except HoldfastError as error:
-            # Another version of the graph, a missing key or package: another worker may be able to.
-            self.claims.leave(claim.run)
-            self._say("refused", claim, error)
         except Exception as error:
-            logger.exception("run %s cannot be executed", claim.run)
-            await self._refuse(claim, error)
-            return
+            is_damaged = isinstance(error, CorruptJournal)
+            if not is_damaged and (isinstance(error, StoreError) or _is_shortage(error)):
+                logger.warning("run %s is left for now: %s", claim.run, error)
+                self._count_shortage("executions", error)
+            elif not is_damaged and isinstance(error, HoldfastError):
+                # Another version of the graph, a missing key or package: another worker may be able to.
+                self.claims.leave(claim.run)
+                self._say("refused", claim, error)
+            else:
+                if not is_damaged:
+                    logger.exception("run %s cannot be executed", claim.run)
+                strike = f"{type(error).__name__}: {problem_of(error)}"
+                self._say("refused", claim, error)
         finally:
             self._executions.pop(claim.run, None)
-        await self._settle(self.claims.release, claim.run, rest)
+        settle = (
+            partial(self.claims.strike, claim.run, strike)
+            if strike
+            else partial(self.claims.release, claim.run, rest)
+        )
+        try:
+            await in_background(settle)
+        except StoreError as error:
+            logger.warning(
+                "run %s: its claim runs out by itself, it cannot be given back: %s", claim.run, error
+            )
 
     async def _load_and_execute(self, claim: Claim) -> float:
-        """Load the app of a run, and execute it, unless the worker is stopping; return how long the run is to rest."""
-        known = await in_background(self._catalog.of_run, self._store, claim.run, claim.workflow)
+        """Execute a run as far as it goes; return how long it is to rest before it is claimed again."""
+        run = claim.run
+        app, announcer = await in_background(self._catalog.of_run, self._store, run, claim.workflow)
         if self._stopping.is_set():
             return 0.0
         self._say("taken", claim, claim.why)
-        rest = await self._execute_with(claim, known)
-        self._went("executions")
-        return rest
-
-    async def _refuse(self, claim: Claim, error: Exception) -> None:
-        self._say("refused", claim, error)
-        await self._settle(self.claims.strike, claim.run, f"{type(error).__name__}: {problem_of(error)}")
-
-    async def _execute_with(self, claim: Claim, known: Known) -> float:
-        """Execute a run as far as it goes; return how long it is to rest before it is claimed again."""
-        is_new = known.announcer is not None and claim.why == "queued"
-        is_new = is_new and await in_background(self._is_new, claim.run)
+        is_new = False
+        if announcer is not None and claim.why == "queued":
+            is_new = len(await in_background(self._store.checkpoints, run, limit=2)) < 2
 
         def hold(execution: Execution) -> None:
-            self._hold(claim.run, execution)
-            if is_new and known.announcer is not None:
-                self._aside(_guarded(known.announcer.started), claim.run)
+            self._executions[run] = execution
+            if self._stopping.is_set():
+                self._ask_to_leave(execution)
+            if is_new and announcer is not None:
+                task = asyncio.get_running_loop().create_task(in_background(_guarded(announcer.started), run))
+                self._asides.add(task)
+                task.add_done_callback(self._asides.discard)
 
+        due_at, rest, problem = None, 0.0, ""
         try:
-            outcome = await known.app.aexecute(
-                claim.run, idle_timeout=self._idle_timeout, observer=self._observer, hold=hold
+            outcome = await app.aexecute(
+                run, idle_timeout=self._idle_timeout, observer=self._observer, hold=hold
             )
         except ExecutionError as error:
             if isinstance(error.cause, StoreError):
-                raise error.cause from error  # Nothing says yet that it failed.
-            self._say("failed", claim, error)
-            await self._announce(known, claim, "failed", problem_of(error))
-            return 0.0
-        due_at = None
-        if outcome.status != RunStatus.COMPLETED:
-            due_at = await in_background(self._due_at, claim.run)
-        self._say(str(outcome.status), claim, _waits_for(outcome), due_at)
-        await self._announce(known, claim, str(outcome.status), "")
-        return AGAIN_AFTER if outcome.stats.steps_run == 0 and due_at is not None else 0.0
-
-    def _aside(self, function: Callable[..., None], run: str) -> None:
-        """Call a function in a thread, without waiting for it."""
-        task = asyncio.get_running_loop().create_task(in_background(function, run))
-        self._asides.add(task)
-        task.add_done_callback(self._asides.discard)
-
-    def _due_at(self, run: str) -> float | None:
-        facts = self._store.runs(run=run)
-        return facts[0].due_at if facts else None
-
-    def _is_new(self, run: str) -> bool:
-        """Return whether nothing of a run is done yet."""
-        checkpoints = self._store.checkpoints(run, limit=2)
-        return len(checkpoints) < 2
-
-    async def _announce(self, known: Known, claim: Claim, status: str, error: str) -> None:
-        if known.announcer is not None:
-            await in_background(_guarded(known.announcer.ended), claim.run, status, error)
-
-    def _hold(self, run: str, execution: Execution) -> None:
-        self._executions[run] = execution
-        if self._stopping.is_set():
-            self._ask_to_leave(execution)
-
-    async def _settle(self, what: Callable[..., None], run: str, *arguments: Any) -> None:
-        try:
-            if what == self.claims.release:
-                await in_background(self.claims.release, run, seconds=arguments[0])
-            else:
-                await in_background(what, run, *arguments)
-        except StoreError as error:
-            logger.warning("run %s: its claim runs out by itself, it cannot be given back: %s", run, error)
+                raise error.cause from error.cause.__cause__  # Nothing says yet that it failed.
+            status, problem = "failed", problem_of(error)
+            self._say(status, claim, error)
+        else:
+            status = str(outcome.status)
+            if status != RunStatus.COMPLETED:
+                facts = await in_background(self._store.runs, run=run)
+                due_at = facts[0].due_at if facts else None
+            rest = AGAIN_AFTER if outcome.stats.steps_run == 0 and due_at is not None else 0.0
+            self._say(status, claim, ", ".join(pause.name or pause.node for pause in outcome.pauses), due_at)
+        if announcer is not None:
+            await in_background(_guarded(announcer.ended), run, status, problem)
+        self._shortages["executions"] = 0
+        return rest
 
     def _ask_to_leave(self, execution: Execution) -> None:
         if self._at_once:
@@ -386,11 +365,24 @@ class Worker:
             logger.exception("reporting on run %s failed", claim.run)
 
 
-def _is_shortage(error: StoreError) -> bool:
-    """Return whether a store failed because this process may have no more descriptors or memory."""
-    codes = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-    # The last is how SQLite says it.
-    return any(words in str(error) for words in (*map(os.strerror, codes), "out of memory"))
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def _is_shortage(error: BaseException) -> bool:
+    """Return whether something failed because this process has no more descriptors, threads or memory."""
+    chain = [error]
+    for cause in chain:
+        if isinstance(cause, (ResourceExhausted, MemoryError)):
+            return True
+        if isinstance(cause, OSError) and cause.errno in _SHORT:
+            return True
+        causes = (cause.__cause__, cause.__context__)
+        chain += [each for each in causes if each is not None and each not in chain]
+    try:  # Libraries in C do not say why they cannot open anything.
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as reason:
+        return reason.errno in _SHORT
+    return False
 
 
 def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
@@ -403,11 +395,3 @@ def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
             logger.exception("a hook of run %s failed", run)
 
     return call
-
-
-def _waits_for(outcome: Outcome) -> str:
-    return ", ".join(pause.name or pause.node for pause in outcome.pauses)
-
-
-def _claims_of(store: Store, wanted: Wanted) -> Claims:
-    return PostgresClaims(store, wanted) if is_postgres(store) else LocalClaims(store, wanted)

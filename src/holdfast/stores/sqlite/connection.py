@@ -175,6 +175,7 @@ def _not_opened(error: Exception, path: Path) -> StoreError:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as reason:
         if reason.errno in (errno.EMFILE, errno.ENFILE):
+            error.__cause__ = reason
             remedy = "close files or raise their limit, and try again"
             return StoreError(f"cannot open {path}: {reason.strerror}; {remedy}")
     return StoreError(f"cannot open {path} ({error}); check the path and its permissions")
@@ -204,6 +205,9 @@ def failure(error: Exception, path: Path, timeout: float) -> StoreError:
             return StoreError(
                 f"the disk failed while using {path} ({error}); check it and the limits of file sizes, then resume"
             )
+        case apsw.NoMemError():
+            error.__cause__ = MemoryError("SQLite was given no memory")
+            return StoreError(f"{path}: {error}; free memory of this process or raise its limit, and resume")
         case _:
             return StoreError(f"{path}: {error}")
 
