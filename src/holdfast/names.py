@@ -62,9 +62,9 @@ PUBLIC: dict[str, dict[str, str]] = {
         "state.types": "register_type",
     },
     "holdfast.testing": {
-        "testing.everywhere.crashing": "CrashFailure CrashReport crash_everywhere",
-        "testing.everywhere.effects": "Effect record_effect recorded_effects",
-        "testing.everywhere.judging": "RunSeen",
+        "testing.crashing": "CrashFailure CrashReport crash_everywhere",
+        "testing.ledger": "Effect record_effect recorded_effects",
+        "testing.judging": "RunSeen",
         "testing.fakes": "Answers FakeModel answering",
         "testing.time_skipping": "SkippedTime skipping_time",
         "testing.wrapped_store": "Crash CrashingStore WrappedStore kill_process raise_crash",

@@ -26,7 +26,7 @@ from holdfast.testing import (
     recorded_effects,
     skipping_time,
 )
-from holdfast.testing.everywhere.boundaries import Boundary, sampled
+from holdfast.testing.boundaries import Boundary, sampled
 from tests.crash.workflows import WORKFLOWS
 from tests.invariants import Ledger
 from tests.testing.shops import (

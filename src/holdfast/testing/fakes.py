@@ -22,7 +22,7 @@ from holdfast.agents.schema import misfit
 from holdfast.engine.app import App
 from holdfast.engine.settings import Outcome, Pause
 from holdfast.errors import HoldfastError
-from holdfast.testing.everywhere.effects import counted_in_run
+from holdfast.testing.ledger import counted_in_run
 from holdfast.values import RunStatus
 
 _AGAIN = re.compile(r"#\d+$")

@@ -11,7 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from holdfast.stores.base import Store
-    from holdfast.testing.everywhere.crashing import CrashReport
+    from holdfast.testing.crashing import CrashReport
     from holdfast.testing.time_skipping import SkippedTime
 
 # Nothing of Holdfast is imported here: every pytest run of everybody who has it installed loads this module.
@@ -52,8 +52,8 @@ def crash_everywhere(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[
     `--crash-everywhere` does so at every boundary, however many there are, and kills those that resume too. What a
     call says itself holds.
     """
-    from holdfast.testing.everywhere.crashing import CrashFailure
-    from holdfast.testing.everywhere.crashing import crash_everywhere as crash
+    from holdfast.testing.crashing import CrashFailure
+    from holdfast.testing.crashing import crash_everywhere as crash
 
     config = request.config
     everywhere = config.getoption("--crash-everywhere")

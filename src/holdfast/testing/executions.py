@@ -1,4 +1,4 @@
-"""One execution of a run under test: from its start, or from where the last one crashed, to its end or its crash."""
+"""One execution of a run under test: in a process that is killed, or, fast, in this one; and how it ended."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import contextvars
 import ctypes
 import dataclasses
 import functools
+import multiprocessing
+import multiprocessing.process
 import os
+import pickle
+import signal
 import sys
 import threading
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from holdfast import clock
 from holdfast.engine.app import App
@@ -29,31 +34,36 @@ from holdfast.graph.graph import Graph
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StepAdvanced, StepFinished
 from holdfast.journal.run_state import ABOUT_DOUBTS
+from holdfast.stores import open_store
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.everywhere import effects as bodies
-from holdfast.testing.everywhere.boundaries import EXECUTION, Boundary, Watch, WatchedStore, own_trace
-from holdfast.testing.everywhere.effects import (
-    ObservedEffect,
-    effects_go_to,
-    effects_of,
-    observed_effects,
-    runs_here,
-    watched_graph,
-)
-from holdfast.testing.everywhere.judging import (
+from holdfast.testing import boundaries as bodies
+from holdfast.testing.boundaries import Boundary, Watch, WatchedStore, runs_here, watched_graph
+from holdfast.testing.fakes import Answers
+from holdfast.testing.judging import (
     CONFLICT,
+    LATE,
     NOT_STORABLE,
     RETRIED,
     UNANSWERED,
     Finding,
     Judge,
     Wanted,
+    of_failure,
+    own_trace,
 )
-from holdfast.testing.fakes import Answers
-from holdfast.testing.ledger import FINISHED, FileLedger, read_journal
+from holdfast.testing.ledger import (
+    EXECUTION,
+    FINISHED,
+    Effect,
+    FileLedger,
+    Line,
+    effects_go_to,
+    effects_of,
+    read_journal,
+)
 from holdfast.testing.time_skipping import skipping_time
-from holdfast.testing.wrapped_store import Crash
+from holdfast.testing.wrapped_store import Crash, WrappedStore, kill_process, raise_crash
 from holdfast.values import RunStatus
 
 # What is tested: a graph, an app, a function that makes one, or a workflow file; made ready for each execution.
@@ -94,13 +104,15 @@ class Subject:
         if isinstance(made, App):
             return Ready(self._of_app(made), self.inputs, config)
         if isinstance(made, StateGraph):
-            options = {"durability": self.durability or _durability_of(self.options), **self.options}
+            durability = self.durability or (None if "policy" in self.options else "full")
             try:
-                return Ready(made.compile(MemoryStore(), **options), self.inputs, config)
+                app = made.compile(MemoryStore(), **{"durability": durability, **self.options})
             except HoldfastError as error:
                 # It is about the graph, not about where that is checked.
                 raise error.with_traceback(None) from error.__cause__
-        return self._of_workflow(made, config)
+            return Ready(app, self.inputs, config)
+        app = made.open(MemoryStore(), durability=self.durability, **self.options)
+        return Ready(app, made.begin(made.read_inputs(dict(self.inputs or {}))), {**made.config(), **config})
 
     def _made(self) -> Any:
         __tracebackhide__ = True
@@ -129,27 +141,10 @@ class Subject:
         policy = dataclasses.replace(app._settings.policy, durability=self.durability)
         return App(dataclasses.replace(app._settings, policy=policy))
 
-    def _of_workflow(self, workflow: Any, config: dict[str, Any]) -> Ready:
-        app = workflow.open(MemoryStore(), durability=self.durability, **self.options)
-        inputs = workflow.begin(workflow.read_inputs(dict(self.inputs or {})))
-        return Ready(app, inputs, {**workflow.config(), **config})
-
 
 def _is_workflow(given: Any) -> bool:
     """Return True for a graph, an app or a `Workflow`, without importing what only workflow files need."""
     return isinstance(given, (StateGraph, App)) or type(given).__module__ == "holdfast.workflows.workflow"
-
-
-def _durability_of(options: Mapping[str, Any]) -> str | None:
-    return None if "policy" in options else "full"
-
-
-def on_store(app: App, store: Store, changed: Callable[[Any, Any], Any]) -> App:
-    """The app on another store, its graph changed; nothing else of it is, but that it is not noted where it runs."""
-    settings = app._settings
-    journal = Journal(store, settings.journal.seal)
-    graph = changed(settings.graph, settings.outline)
-    return App(dataclasses.replace(settings, journal=journal, graph=graph, facts=None))
 
 
 # A call that may take so long and no longer.
@@ -277,7 +272,7 @@ class End:
     """The encoded state, in hexadecimal digits, by key."""
     boundaries: list[Boundary] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    observed: list[ObservedEffect] = field(default_factory=list)
+    observed: list[Effect] = field(default_factory=list)
     differing: list[list[str | int]] = field(default_factory=list)
     resumes: int = 0
     questions: int = 0
@@ -309,9 +304,13 @@ class Execution:
         settings = ready.app._settings
         self._readable = settings.journal.seal is None
         self._store = WatchedStore(store, watch, settings.codec, self._readable)
-        self._app = on_store(ready.app, self._store, functools.partial(watched_graph, watch=watch))
+        journal = Journal(self._store, settings.journal.seal)
+        graph = watched_graph(settings.graph, settings.outline, watch)
+        # Nothing else of the app is another, but that it is not noted where it runs.
+        self._app = App(dataclasses.replace(settings, journal=journal, graph=graph, facts=None))
         self._ready, self._codec = ready, settings.codec
-        self._end.unwatched = _unwatched(settings.graph)
+        nodes = settings.graph.nodes.items()
+        self._end.unwatched = [name for name, node in nodes if node.graph is None and not runs_here(node)]
 
     def run(self, wanted: Wanted | None) -> End:
         """Execute the run to its end, and judge it; a crash is let through."""
@@ -319,9 +318,15 @@ class Execution:
         self._ledger.write(EXECUTION, "resumes" if known else "begins")
         if known:
             self._note_what_is_finished()
-        with effects_go_to(self._ledger), self._time():
+        is_skipped = not self._trial.skip_time or clock.loop_factory is not None
+        execute = functools.partial(self._executed, known[0].status if known else "")
+        with effects_go_to(self._ledger), contextlib.nullcontext() if is_skipped else skipping_time():
             try:
-                state = self._in_time(known[0].status if known else "")
+                state = (
+                    execute()
+                    if self._timeout is None
+                    else within(self._timeout, execute, self._watch.give_up)
+                )
             except Crash:
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -333,13 +338,6 @@ class Execution:
             self._finish(state, wanted)
         return self._end
 
-    def _time(self) -> contextlib.AbstractContextManager[object]:
-        if (
-            not self._trial.skip_time or clock.loop_factory is not None
-        ):  # It is skipped already, or not to be.
-            return contextlib.nullcontext()
-        return skipping_time()
-
     def _note_what_is_finished(self) -> None:
         """Write into the ledger what the journal holds as finished: acknowledged or not, it may not run again."""
         if not self._readable:
@@ -348,17 +346,17 @@ class Execution:
             if isinstance(record, (StepFinished, StepAdvanced)):
                 self._ledger.write(FINISHED, record.step)
 
-    def _in_time(self, status: str) -> Mapping[str, Any] | None:
-        if self._timeout is None:
-            return self._executed(status)
-        return within(self._timeout, functools.partial(self._executed, status), self._watch.give_up)
-
     def _executed(self, status: str) -> Mapping[str, Any] | None:
         app = self._app
         if status == RunStatus.COMPLETED:
             self._end.status = status
             return app.get_state(RUN)
-        outcome = self._begun(status)
+        outcome = None
+        if status:
+            with contextlib.suppress(RunNotFound):
+                outcome = self._resumed({})
+        if outcome is None:
+            outcome = app.invoke(self._ready.inputs, run_id=RUN, config=self._ready.config)
         while outcome.status == RunStatus.PAUSED:
             self._met.update(pause.id for pause in outcome.pauses)
             again = next((pause for pause in outcome.pauses if self._met[pause.id] > _MOST_TIMES), None)
@@ -377,12 +375,6 @@ class Execution:
             self._end.error = f"the run ended as {outcome.status}: {'; '.join(outcome.warnings)}"
         return outcome.state
 
-    def _begun(self, status: str) -> Outcome:
-        if status:
-            with contextlib.suppress(RunNotFound):
-                return self._resumed({})
-        return self._app.invoke(self._ready.inputs, run_id=RUN, config=self._ready.config)
-
     def _resumed(self, answers: dict[str, Any]) -> Outcome:
         self._end.resumes += 1
         return self._app.resume(RUN, answers=answers, config=self._ready.config or None)
@@ -390,7 +382,7 @@ class Execution:
     def _answered(self, outcome: Outcome) -> dict[str, Any] | None:
         """The answers to all that the run waits for; `None`, with the reason, if one is missing."""
         found: dict[str, Any] = {}
-        running_out: list[Pause] = []
+        running_out: list[tuple[float, str]] = []
         for pause in outcome.pauses:
             if pause.kind in ("before", "after"):
                 continue  # A plain resume passes the gate.
@@ -399,7 +391,7 @@ class Execution:
             if not known and pause.kind in ABOUT_DOUBTS:
                 known, value = True, self._decided(pause)
             if not known and pause.expires_at is not None and self._trial.skip_time:
-                running_out.append(pause)
+                running_out.append((pause.expires_at.timestamp(), pause.name))
                 continue
             if not known:
                 self._end.status = "error"
@@ -408,16 +400,11 @@ class Execution:
             self._end.questions += 1
             self._ledger.write(ANSWERED, pause.id)
             found[pause.id] = value
-        if running_out and not found:
-            self._let_run_out(running_out)
+        if running_out and not found:  # Nobody answers: let time pass until the first question has run out.
+            due, name = min(running_out)
+            self._end.unanswered.append(name)
+            clock.sleep(max(due - clock.time(), 0.0) + 0.001)
         return found
-
-    def _let_run_out(self, pauses: list[Pause]) -> None:
-        """Nobody answers: let time pass until the first of these questions has run out."""
-        due = {pause.name: pause.expires_at.timestamp() for pause in pauses if pause.expires_at is not None}
-        name = min(due, key=lambda name: due[name])
-        self._end.unanswered.append(name)
-        clock.sleep(max(due[name] - clock.time(), 0.0) + 0.001)
 
     def _decided(self, pause: Pause) -> str:
         """What a careful person says of an interrupted step: pass it over if it took effect, else run it again."""
@@ -444,7 +431,7 @@ class Execution:
         end.state = {key: self._codec.encode(value).hex() for key, value in plain.items()}
         end.boundaries = list(self._watch.seen)
         seen = judge.seen(end.status, plain, self._ledger.lines())
-        end.observed = observed_effects(seen.effects)
+        end.observed = list(seen.effects)
         lines = self._ledger.lines()
         facts = (end.status, end.error, seen, wanted, self._codec, lines)
         end.findings = judge.findings(*facts, skipped=end.passed_over, reason=end.reason)
@@ -452,10 +439,6 @@ class Execution:
             end.findings += judge.of_journal(lines, self._store.inner, RUN, self._codec)
         if wanted is not None and end.status == RunStatus.COMPLETED:
             end.differing = [list(path) for path in wanted.differing(plain, self._codec)]
-
-
-def _unwatched(graph: Graph) -> list[str]:
-    return [name for name, node in graph.nodes.items() if node.graph is None and not runs_here(node)]
 
 
 def _retries(graph: Graph, path: str) -> bool:
@@ -468,3 +451,242 @@ def _retries(graph: Graph, path: str) -> bool:
             return node.retry is not None and node.retry.attempts > 1
         graph = node.graph
     return False
+
+
+# Where a run under test is executed: in processes that are killed, or, fast, in this one.
+
+
+StoreMaker = Callable[[Path], "Store | str"]
+
+_NOT_IN_MEMORY = 'what is kept in memory dies with its process; use mode="fast", or another store'
+_NAMED = {"sqlite": "sqlite:///{}/runs.db", "file": "file:///{}/runs"}
+
+
+class Died(Exception):
+    """An execution crashed where it was to."""
+
+
+class Place:
+    """One run under test with its store and its ledger, from one execution to the next."""
+
+    def __init__(self, ledger: Path) -> None:
+        self._ledger = FileLedger(ledger, sync=False)
+
+    def execute(self, trial: Trial, crash_at: Boundary | None, wanted: Wanted | None) -> End:
+        """Execute the run once, and return how that ended. Raise `Died` if it crashed where it was to."""
+        raise NotImplementedError
+
+    def lines(self) -> list[Line]:
+        """The ledger so far."""
+        return self._ledger.lines()
+
+    def leave(self) -> None:
+        """End what programs of the killed processes are still at work."""
+
+
+def store_maker(store: Any) -> StoreMaker:
+    """A function of a folder that opens a store in it, of what the caller gave."""
+    __tracebackhide__ = True
+    if callable(store):
+        maker: StoreMaker = store
+        return maker
+    if isinstance(store, str) and store in _NAMED:
+        return _Named(_NAMED[store])
+    if store == "memory":
+        raise HoldfastError(_NOT_IN_MEMORY)
+    raise HoldfastError(
+        f'store is "sqlite", "file", or a function that takes a folder and returns a store or its URL, not {store!r}'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    url: str
+
+    def __call__(self, folder: Path) -> str:
+        return self.url.format(folder)
+
+
+class FastPlace(Place):
+    """A run executed in this process. A crash raises `Crash`; what its threads still do is refused."""
+
+    def __init__(self, folder: Path, make_store: StoreMaker | None, timeout: float) -> None:
+        super().__init__(folder.with_suffix(".ledger"))
+        self._folder, self._make_store, self._timeout = folder, make_store, timeout
+        self._store: Store | None = None
+
+    def execute(self, trial: Trial, crash_at: Boundary | None, wanted: Wanted | None) -> End:
+        __tracebackhide__ = True
+        watch = Watch(self._ledger, crash_at, raise_crash)
+        if self._store is None and self._make_store is not None:
+            self._folder.mkdir(parents=True)
+        if self._store is None:
+            make = self._make_store
+            self._store = MemoryStore() if make is None else _store_of(make(self._folder))
+        execution = Execution(trial, self._ledger, self._store, watch, self._timeout)
+        try:
+            with contextlib.nullcontext() if wanted is None else _unheard():
+                return execution.run(wanted)
+        except Crash:
+            if watch.is_late:
+                return _late("run", self._timeout, wanted)
+            raise Died from None
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Discard what an execution prints: the undisturbed one has printed it."""
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
+
+
+class FolderPlace(Place):
+    """A run executed in processes of their own, one after the other, that leave what they know in a folder."""
+
+    def __init__(self, folder: Path, make_store: StoreMaker, start: str, timeout: float) -> None:
+        folder.mkdir(parents=True)
+        super().__init__(folder / "ledger")
+        self._folder, self._make_store, self._start, self._timeout = folder, make_store, start, timeout
+        self._groups: list[int] = []
+
+    def execute(self, trial: Trial, crash_at: Boundary | None, wanted: Wanted | None) -> End:
+        __tracebackhide__ = True
+        for name in ("end", "trouble", "refused"):
+            (self._folder / name).unlink(missing_ok=True)
+        orders = Orders(self._folder, self._make_store, trial, crash_at, wanted)
+        process = _started(orders, self._start)
+        assert process.pid is not None
+        self._groups.append(process.pid)
+        try:
+            process.join(self._timeout)
+            is_late = process.is_alive()
+        finally:  # It does not outlive the time limit, nor who waits for it.
+            if process.is_alive():
+                _kill_group(process.pid)
+                process.kill()
+            process.join()
+        if is_late:
+            return _late("process", self._timeout, wanted)
+        code = process.exitcode or 0
+        if code == -signal.SIGKILL and crash_at is not None:
+            raise Died
+        if refused := self._left("refused"):
+            raise HoldfastError(refused)
+        if code == 0 and (self._folder / "end").exists():
+            end: End = pickle.loads((self._folder / "end").read_bytes())
+            return end
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        text = f"the process ended with {how}" if code else "a body ended the process, with exit code 0"
+        trouble = self._left("trouble") if code else ""
+        return _troubled(trouble or f"{text}: {self._left('output')[-2000:]}", wanted)
+
+    def _left(self, name: str) -> str:
+        """The text that the process left under a name."""
+        path = self._folder / name
+        return path.read_text("utf-8", "replace") if path.exists() else ""
+
+    def leave(self) -> None:
+        for group in self._groups:
+            _kill_group(group)
+
+
+def _late(what_of: str, seconds: float, wanted: Wanted | None) -> End:
+    what = "the run did not come to its end in time"
+    return _troubled(f"the {what_of} did not end within {seconds:g} seconds", wanted, what, LATE)
+
+
+def _troubled(
+    error: str,
+    wanted: Wanted | None,
+    what: str = "the process of the run came to a bad end",
+    reason: str = "",
+) -> End:
+    kind = "run" if wanted is None else "resume"
+    fix = of_failure(reason, undisturbed=wanted is None)
+    return End("error", error, findings=[Finding(kind, what, fix, "", error, kind)], reason=reason)
+
+
+@dataclasses.dataclass(frozen=True)
+class Orders:
+    """What a process is to do: execute the run once, and leave in its folder how that ended."""
+
+    folder: Path
+    make_store: StoreMaker
+    trial: Trial
+    crash_at: Boundary | None
+    wanted: Wanted | None
+
+    def follow(self) -> None:
+        """Execute the run; called in the process that may be killed. What goes wrong is left in the folder too."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.setsid()
+        _redirect(self.folder / "output")
+        try:
+            ledger = FileLedger(self.folder / "ledger", sync=False)
+            watch = Watch(ledger, self.crash_at, kill_process)
+            end = Execution(self.trial, ledger, self._opened(), watch).run(self.wanted)
+            (self.folder / "end").write_bytes(pickle.dumps(end))
+        except BaseException as error:
+            with contextlib.suppress(BaseException):
+                (self.folder / "trouble").write_text(own_trace(error), "utf-8")
+            raise
+
+    def _opened(self) -> Store:
+        made = self.make_store(self.folder)
+        try:
+            store = inner = _store_of(made)
+            while isinstance(inner, WrappedStore):
+                inner = inner.inner
+            if isinstance(inner, MemoryStore):
+                raise HoldfastError(_NOT_IN_MEMORY)
+        except HoldfastError as error:
+            (self.folder / "refused").write_text(str(error), "utf-8")
+            raise
+        return store
+
+
+def _store_of(made: object) -> Store:
+    __tracebackhide__ = True
+    if isinstance(made, str):
+        return open_store(made)
+    if isinstance(made, type) or not callable(getattr(made, "commit", None)):
+        raise HoldfastError(f"the function given as store has to return a store or its URL, not {made!r:.80}")
+    return cast(Store, made)
+
+
+def _started(orders: Orders, how: str) -> multiprocessing.process.BaseProcess:
+    """Follow the orders in a process of its own: a fork of this one, or a fresh interpreter to which all is sent."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    context: Any = multiprocessing.get_context(how)
+    process: multiprocessing.process.BaseProcess = context.Process(target=orders.follow)
+    try:
+        with warnings.catch_warnings():
+            # The child never waits for what a thread of this process may hold.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise HoldfastError(
+            "a fresh interpreter cannot be sent this workflow: give crash_everywhere a function of a module that "
+            f"makes the graph, and functions of a module as invariant, same, answers and store; or "
+            f"use mode='fast' ({error})"
+        ) from error
+    return process
+
+
+def _redirect(path: Path) -> None:
+    """Send what an execution prints to a file: nobody wants to read it some dozens of times."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number in (1, 2):
+        os.dup2(handle, number)
+    sys.stdout = sys.stderr = os.fdopen(handle, "w", buffering=1, encoding="utf-8", errors="replace")
+
+
+def _kill_group(pid: int) -> None:
+    """Kill what a process started that led a group of its own, as far as it is still there and in that group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
-from holdfast.testing.everywhere.boundaries import (
+from holdfast.testing.ledger import (
     BEGINS,
     FAILED,
     LEFT,
     RETURNED,
-    differing_paths,
-    node_text,
-    nodes_of,
-    often,
-    own_trace,
-    shown_at,
-)
-from holdfast.testing.everywhere.boundaries import StatePath as Path
-from holdfast.testing.everywhere.boundaries import often as how_often
-from holdfast.testing.everywhere.effects import (
+    START,
     Effect,
-    ObservedEffect,
-    Other,
-    Usual,
+    Line,
+    broken_promises,
     effects_of,
-    repetition,
-    subject_of,
 )
-from holdfast.testing.ledger import START, Line, broken_promises
 from holdfast.values import RunStatus
 
 # How to fix what was found: what to change in the workflow, and why that helps.
@@ -98,57 +92,43 @@ def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) 
     """What happened when an effect happened more often than it should, and what to change."""
     step, name = first.step or "?", first.name
     key, look = _KEY.format(name=name), _LOOK.format(shown=node_text(step), node=nodes_of(step)[-1])
-    anyhow = _ANYHOW.format(name=name)
-    often = how_often(times)
+    did = f"step {step!r} did {name!r} {often(times)}"
     if first.key is not None and again.key is not None and first.key != again.key:
-        what = f"step {step!r} did {name!r} {often}, each time under another key"
+        what = f"{did}, each time under another key"
         fix = f"A key only helps if it is the same when the step runs again: {key}, or make it of the input."
-        return what, f"{fix}\n{anyhow}"
-    if ended is not None and ended.what == "left":
+    elif ended is not None and ended.what == LEFT:
         kind, asked = json.loads(ended.detail)
         call = f"ctx.ask({asked!r})" if kind == "ask" else "ctx.sleep"
         until = "when the answer comes" if kind == "ask" else "when its time has come"
-        what = (
-            f"step {step!r} did {name!r} {often}: once before `{call}`, and again {until}; no crash is needed"
-        )
+        what = f"{did}: once before `{call}`, and again {until}; no crash is needed"
         fix = (
             f"Side effect before `{call.partition('(')[0]}`: a node that waits is left, and {until} it runs again from "
             f"its beginning. Move {name!r} into a node of its own before (or after) the one that waits, or wrap it: "
             f"`ctx.once({name!r}, …)`, which runs it once and remembers its result. And since a process can die "
             f"between the effect and the record of it, {key}."
         )
-        return what, f"{fix}\n{anyhow}"
-    if ended is not None and ended.what == "failed":
-        what = f"step {step!r} did {name!r} {often}: its attempt failed ({json.loads(ended.detail)}) and was repeated"
+    elif ended is not None and ended.what == FAILED:
+        what = f"{did}: its attempt failed ({json.loads(ended.detail)}) and was repeated"
         fix = (
             "A retry, and a resume after a failure, run the whole body again. Wrap what is done: "
             f"`ctx.once({name!r}, …)`, or give it a node of its own; and {key}."
         )
-        return what, f"{fix}\n{anyhow}"
-    died = "it ran, the process died before its outcome was stored, and the resume ran it again"
-    what = f"step {step!r} did {name!r} {often}: {died}"
-    if first.in_once:
+    else:
+        what = f"{did}: it ran, the process died before its outcome was stored, and the resume ran it again"
         fix = (
             "`ctx.once` remembers a result only after the function has returned: nobody can tell from the journal "
             "whether a process that died in between had done it. Close that gap at the service: "
             f"{key}. Or, {look}."
-        )
-    else:
-        fix = (
-            "Nobody can tell from the journal whether a step that was interrupted had done it. Either "
+            if first.in_once
+            else "Nobody can tell from the journal whether a step that was interrupted had done it. Either "
             f"{key}. Or, {look}. (`ctx.once({name!r}, …)` around it narrows the gap to this one call, so that the rest "
             "of the body may run again, but does not close it.)"
         )
-    return what, f"{fix}\n{anyhow}"
+    return what, f"{fix}\n{_ANYHOW.format(name=name)}"
 
 
-UNANSWERED, NOT_STORABLE, CONFLICT, LATE, RETRIED = (
-    "unanswered",
-    "not storable",
-    "conflict",
-    "late",
-    "retried",
-)
+UNANSWERED, NOT_STORABLE, CONFLICT = "unanswered", "not storable", "conflict"
+LATE, RETRIED = "late", "retried"
 """Why a run did not come to its end, as far as there is advice for it."""
 
 _OF_REASON = {
@@ -176,6 +156,7 @@ def of_failure(reason: str, undisturbed: bool = False) -> str:
 
 
 _MOST_SHOWN = 4
+StatePath = tuple[str | int, ...]
 RESULT = "result"
 """The kind of finding that says that a run came to another result."""
 LOST, MORE, OTHER = "lost", "more", "other-effect"
@@ -221,14 +202,20 @@ class RunSeen:
         return self.state[key]
 
 
+Group = Callable[[str], str]
+"""Which steps are counted together."""
+_GROUPS: tuple[Group, ...] = (str, lambda step: "/".join(nodes_of(step)), lambda step: "")
+"""By step, by node, and all of them."""
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """What an undisturbed run came to."""
+    """What undisturbed runs came to, and did. What they do not agree on themselves, no other run is held to."""
 
     state: Mapping[str, str]
-    observed: tuple[tuple[ObservedEffect, ...], ...]
+    observed: tuple[tuple[Effect, ...], ...]
     """The effects of each undisturbed run."""
-    volatile: tuple[Path, ...] = ()
+    volatile: tuple[StatePath, ...] = ()
     """The parts of the state in which even undisturbed runs differ."""
     is_clean: bool = True
     """Whether the undisturbed run had nothing wrong with its effects."""
@@ -239,11 +226,82 @@ class Wanted:
         """The state that was come to."""
         return {key: codec.decode(bytes.fromhex(raw)) for key, raw in self.state.items()}
 
-    def differing(self, state: Mapping[str, Any], codec: Codec) -> list[Path]:
+    def differing(self, state: Mapping[str, Any], codec: Codec) -> list[StatePath]:
         """Where a state is another, apart from what differs anyway."""
         mine = {key: codec.decode(codec.encode(value)) for key, value in state.items()}
         found = differing_paths(self.decoded(codec), mine, unordered=self.unordered)
         return [path for path in found if not any(path[: len(known)] == known for known in self.volatile)]
+
+    def grouping(self, name: str, steps: Iterable[str]) -> Group | None:
+        """Return how finely effects of a name can be counted: by step, by node, together, or not at all."""
+        by_run = [[each.step for each in run if each.name == name] for run in self.observed]
+        is_known = all(steps) and all(step for known in by_run for step in known)
+        for group in _GROUPS if is_known else _GROUPS[-1:]:
+            first, *others = [Counter(map(group, known)) for known in by_run]
+            if all(other == first for other in others):
+                return group
+        return None
+
+    def varying(self, name: str) -> frozenset[str]:
+        """The facts of an effect in which undisturbed runs differ: times, random numbers."""
+        first, *others = [_values(run, name, _GROUPS[-1]) for run in self.observed]
+        places = {place for run in (first, *others) for place in run}
+        return frozenset(
+            place[1] for place in places if any(other.get(place) != first.get(place) for other in others)
+        )
+
+    def other_facts(
+        self, name: str, group: Group, effects: Iterable[Effect]
+    ) -> Iterator[tuple[str, str, Counter[str], Counter[str]]]:
+        """The facts that undisturbed runs agree on, and these effects, as many as usual, do not have.
+
+        Each with the group and the name of the fact, the values that were missed, and those that came instead.
+        """
+        first, *further = [_values(run, name, group) for run in self.observed]
+        mine = _values(effects, name, group)
+        for place in dict.fromkeys([*first, *mine]):
+            usual, found = first.get(place, Counter()), mine.get(place, Counter())
+            if usual != found and all(run.get(place, Counter()) == usual for run in further):
+                yield *place, usual - found, found - usual
+
+
+def _values(run: Iterable[Effect], name: str, group: Group) -> dict[tuple[str, str], Counter[str]]:
+    """The values of each fact, as JSON, with how often each occurs."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for each in run:
+        for fact, value in each.facts.items() if each.name == name else ():
+            found.setdefault((group(each.step), fact), Counter())[json.dumps(value, sort_keys=True)] += 1
+    return found
+
+
+def repetition(
+    requests: Iterable[Effect], varying: Collection[str] = (), *, is_known: bool = False
+) -> tuple[Effect, Effect] | None:
+    """An effect of a step and its repetition by a later pass of that step, facts that vary anyway aside.
+
+    Requests that a service knew already count for which place an effect has in its pass. If it `is_known` that there
+    are too many, two passes of a step that both had an effect are enough.
+    """
+    met: dict[tuple[str, str, int], Effect] = {}
+    places: Counter[tuple[str, int, str]] = Counter()
+    first_of: dict[str, Effect] = {}
+    pair: tuple[Effect, Effect] | None = None
+    for effect in requests:
+        compared = {fact: value for fact, value in effect.facts.items() if fact not in varying}
+        alike = json.dumps(compared, sort_keys=True)
+        places[effect.step, effect.visit, alike] += 1
+        # What is remembered by the journal is not done again, however alike it is.
+        is_vague = effect.in_once and not is_known and any(fact in effect.facts for fact in varying)
+        if effect.again or is_vague:
+            continue
+        place = (effect.step, alike, places[effect.step, effect.visit, alike])
+        first = met.setdefault(place, effect)
+        if first.visit != effect.visit:
+            return first, effect
+        earlier = first_of.setdefault(effect.step, effect)
+        if is_known and pair is None and earlier.visit != effect.visit:
+            pair = earlier, effect
+    return pair
 
 
 @dataclass(frozen=True)
@@ -309,7 +367,7 @@ class Judge:
                 what = "`same` raised an error when it compared the results"
                 yield Finding(SAME, what, OF_SAME, "", error, SAME)
                 return
-            paths: list[Path] = [] if held else [()]
+            paths: list[StatePath] = [] if held else [()]
         else:
             paths = wanted.differing(state, codec)
         if not paths:
@@ -333,39 +391,40 @@ class Judge:
         if wanted is None:
             yield from self.of_repetitions(seen, lines)
             return
-        usual, is_over = Usual(wanted.observed), wanted.is_clean and status == RunStatus.COMPLETED
+        is_over = wanted.is_clean and status == RunStatus.COMPLETED
         requests = [effect for effect in seen.requests if not self._may_repeat(effect)]
-        for name in dict.fromkeys([*usual.names(), *(effect.name for effect in requests)]):
+        usual = [effect for run in wanted.observed for effect in run]
+        for name in dict.fromkeys(effect.name for effect in (*usual, *requests)):
             if name not in self.repeatable:
                 mine = [effect for effect in requests if effect.name == name]
-                yield from self._of_name(name, mine, usual, lines, is_over)
+                yield from self._of_name(name, mine, wanted, lines, is_over)
 
     def of_repetitions(
-        self, seen: RunSeen, lines: Sequence[Line], usual: Usual | None = None
+        self, seen: RunSeen, lines: Sequence[Line], wanted: Wanted | None = None
     ) -> Iterator[Finding]:
-        """What an undisturbed run repeated; with `usual`, facts that vary anyway make no difference."""
+        """What an undisturbed run repeated; with `wanted`, facts that vary anyway make no difference."""
         by_subject: dict[str, list[Effect]] = {}
         for effect in seen.requests:
             if not self._may_repeat(effect):
-                by_subject.setdefault(_subject(effect), []).append(effect)
+                by_subject.setdefault(subject_of(effect.name, effect.step), []).append(effect)
         for requests in by_subject.values():
-            pair = repetition(requests, () if usual is None else usual.varying(requests[0].name))
+            pair = repetition(requests, () if wanted is None else wanted.varying(requests[0].name))
             if pair is not None:
                 yield self._twice(*pair, sum(not effect.again for effect in requests), None, lines)
 
     def _of_name(
-        self, name: str, requests: Sequence[Effect], usual: Usual, lines: Sequence[Line], is_over: bool
+        self, name: str, requests: Sequence[Effect], wanted: Wanted, lines: Sequence[Line], is_over: bool
     ) -> Iterator[Finding]:
         """What is wrong with how often, and how, something was done."""
         effects = [effect for effect in requests if not effect.again]
-        group = usual.grouping(name, [effect.step for effect in effects])
-        varying = usual.varying(name)
+        group = wanted.grouping(name, [effect.step for effect in effects])
+        varying = wanted.varying(name)
         if group is None:
             pair = repetition(requests, varying)
             if pair is not None:
                 yield self._twice(*pair, sum(effect.step == pair[0].step for effect in effects), None, lines)
             return
-        expected = usual.counts(name, group)
+        expected = Counter(group(effect.step) for effect in wanted.observed[0] if effect.name == name)
         found = False
         for place in dict.fromkeys([*expected, *(group(effect.step) for effect in effects)]):
             if self.repeatable & {place, *nodes_of(place)}:
@@ -381,9 +440,11 @@ class Judge:
                 yield _not_as_often(name, place, done, expected[place])
             found |= done != expected[place]
         if is_over and not found:
-            for place, other in usual.others(name, group, effects):
+            for place, fact, missed, came in wanted.other_facts(name, group, effects):
                 if not self.repeatable & {place, *nodes_of(place)}:
-                    yield _something_else(name, place, other)
+                    what = f"{_who(place)} did {name!r}, but not what it does when nobody disturbs it"
+                    wanted_text, text = (_fact_text(name, fact, values) for values in (missed, came))
+                    yield Finding(OTHER, what, OF_OTHER, wanted_text, text, subject_of(name, place))
 
     def _twice(
         self, first: Effect, again: Effect, times: int, usual: int | None, lines: Sequence[Line]
@@ -392,7 +453,14 @@ class Judge:
         what, fix = of_repetition(first, again, ended, times)
         fix += f"\n{IN_A_FILE}" if self.of_file else ""
         expected = f"{first.name!r} {often(usual or 1)} in step {first.step!r}"
-        return Finding(TWICE, what, fix, expected, f"{often(times)}: {first}, and {again}", _subject(first))
+        return Finding(
+            TWICE,
+            what,
+            fix,
+            expected,
+            f"{often(times)}: {first}, and {again}",
+            subject_of(first.name, first.step),
+        )
 
     def _changed_requests(self, seen: RunSeen) -> Iterator[Finding]:
         asked: dict[tuple[str, str | None], Effect] = {}
@@ -405,7 +473,7 @@ class Judge:
                     OF_CHANGED_REQUEST.format(name=effect.name),
                     str(first),
                     str(effect),
-                    _subject(effect),
+                    subject_of(effect.name, effect.step),
                 )
 
     def _of_invariant(self, seen: RunSeen, undisturbed: bool) -> Iterator[Finding]:
@@ -472,16 +540,10 @@ def _not_as_often(name: str, place: str, done: int, usual: int) -> Finding:
     return Finding(kind, what, fix, f"{name!r} {often(usual)}", happened, subject_of(name, place))
 
 
-def _something_else(name: str, place: str, other: Other) -> Finding:
-    missed, came = (", ".join(f"{other.fact}={value!r}" for value in some) for some in other[1:])
-    return Finding(
-        OTHER,
-        f"{_who(place)} did {name!r}, but not what it does when nobody disturbs it",
-        OF_OTHER,
-        f"{name!r} with {missed or f'no {other.fact}'}",
-        f"{name!r} with {came or f'no {other.fact}'}",
-        subject_of(name, place),
-    )
+def _fact_text(name: str, fact: str, values: Counter[str]) -> str:
+    """An effect with the values, in JSON, of one of its facts."""
+    shown = ", ".join(f"{fact}={json.loads(value)!r}" for value in sorted(values.elements()))
+    return f"{name!r} with {shown or f'no {fact}'}"
 
 
 def _who(place: str) -> str:
@@ -490,5 +552,111 @@ def _who(place: str) -> str:
     return f"step {place!r}" if "#" in place else f"node {place!r}"
 
 
-def _subject(effect: Effect) -> str:
-    return subject_of(effect.name, effect.step)
+def subject_of(name: str, group: str) -> str:
+    """What a finding about an effect is about."""
+    return json.dumps([name, group])
+
+
+# An error as its author wants to see it: what was raised, why, and where in the author's own code.
+
+
+_NOT_OWN = tuple(
+    f"{folder}/"
+    for folder in (
+        Path(__file__).resolve().parents[1],
+        Path(asyncio.__file__).parent,
+        Path(concurrent.futures.__file__).parent,
+    )
+)
+_NOT_OWN_FILES = (threading.__file__, contextlib.__file__)
+_MOST_FRAMES = 8
+
+
+def own_trace(error: BaseException) -> str:
+    """Return an error and what caused it, each with the frames that are neither Holdfast's nor the event loop's."""
+    shown = traceback.TracebackException.from_exception(error)
+    parts: list[traceback.TracebackException | None] = [shown]
+    for part in parts:
+        if part is not None:
+            own = [
+                frame
+                for frame in part.stack
+                if not frame.filename.startswith(("<frozen", *_NOT_OWN))
+                and frame.filename not in _NOT_OWN_FILES
+            ]
+            part.stack = traceback.StackSummary.from_list(own[-_MOST_FRAMES:])
+            parts += [part.__cause__, part.__context__, *(part.exceptions or ())]
+    return "".join(shown.format()).strip()
+
+
+# Which node a step is a step of, and in which sub-graphs that is.
+
+
+def nodes_of(step: str) -> tuple[str, ...]:
+    """The nodes that a step lies in, from the outermost to its own."""
+    return tuple(part.partition("#")[0].partition("[")[0] for part in step.split("/"))
+
+
+def node_text(step: str) -> str:
+    """The node of a step, for people."""
+    *outer, own = nodes_of(step)
+    return f"node {own!r}" + (f" in the sub-graph {'/'.join(outer)!r}" if outer else "")
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """A number of things, in the right number."""
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def often(times: int) -> str:
+    """How often, in words."""
+    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")
+
+
+# Where two states differ, as paths into them.
+
+
+_MOST_PATHS = 200
+
+
+def differing_paths(
+    one: Any, other: Any, path: StatePath = (), *, unordered: bool = False
+) -> list[StatePath]:
+    """The innermost places at which two values differ; lists of different lengths differ as a whole.
+
+    With `unordered` lists that have the same items in another order do not differ.
+    """
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        found: list[StatePath] = []
+        for key in [*one, *(key for key in other if key not in one)]:
+            if key in one and key in other:
+                found += differing_paths(one[key], other[key], (*path, key), unordered=unordered)
+            else:
+                found.append((*path, key))
+        return found[:_MOST_PATHS]
+    both_lists = isinstance(one, (list, tuple)) and isinstance(other, (list, tuple))
+    if both_lists and type(one) is type(other) and len(one) == len(other):
+        if unordered and sorted(map(repr, one)) == sorted(map(repr, other)):
+            return []
+        return [
+            place
+            for index, (mine, theirs) in enumerate(zip(one, other, strict=True))
+            for place in differing_paths(mine, theirs, (*path, index), unordered=unordered)
+        ][:_MOST_PATHS]
+    try:
+        is_same = bool(one == other) or (one != one and other != other)
+    except Exception:
+        is_same = repr(one) == repr(other)  # Arrays and the like do not answer with a truth.
+    return [] if is_same else [path]
+
+
+def shown_at(state: Any, path: StatePath) -> str:
+    """What a state has at a path, for people."""
+    name = "".join(f"[{part!r}]" for part in path) or "the state"
+    for part in path:
+        try:
+            state = state[part]
+        except (KeyError, IndexError, TypeError):
+            return f"{name} is missing"
+    text = repr(state)
+    return f"{name} = {text if len(text) <= 160 else text[:157] + '…'}"

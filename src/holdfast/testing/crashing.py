@@ -15,24 +15,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
-from holdfast.testing.everywhere.boundaries import (
-    COMMIT_POINTS,
-    DIED,
-    EVERY_POINT,
-    EXECUTION,
-    FAILED,
-    LEFT,
-    RETURNED,
-    Boundary,
-    StatePath,
-    check_points,
-    counted,
-    nodes_of,
-    sampled,
+from holdfast.testing.boundaries import COMMIT_POINTS, EVERY_POINT, Boundary, check_points, sampled
+from holdfast.testing.executions import (
+    ANSWERED,
+    DECIDED,
+    Died,
+    End,
+    FastPlace,
+    FolderPlace,
+    Place,
+    Subject,
+    Trial,
+    store_maker,
 )
-from holdfast.testing.everywhere.effects import AGAIN, UNKEYED, Effect, Usual
-from holdfast.testing.everywhere.executions import ANSWERED, DECIDED, End, Subject, Trial
-from holdfast.testing.everywhere.judging import (
+from holdfast.testing.fakes import Answers
+from holdfast.testing.judging import (
     COMPARED,
     LATE,
     OF_RUN,
@@ -41,11 +38,24 @@ from holdfast.testing.everywhere.judging import (
     Finding,
     Judge,
     RunSeen,
+    StatePath,
     Wanted,
+    counted,
+    nodes_of,
 )
-from holdfast.testing.everywhere.processes import Died, FastPlace, FolderPlace, Place, store_maker
-from holdfast.testing.fakes import Answers
-from holdfast.testing.ledger import EFFECT, START, Line
+from holdfast.testing.ledger import (
+    AGAIN,
+    DIED,
+    EFFECT,
+    EXECUTION,
+    FAILED,
+    LEFT,
+    RETURNED,
+    START,
+    UNKEYED,
+    Effect,
+    Line,
+)
 from holdfast.values import RunStatus
 
 # What came of killing a workflow everywhere, in numbers and in words.
@@ -113,16 +123,13 @@ class CrashReport:
             yield f"  {unreached} {were} not reached: the run took another way"
         yield from (f"  note: {note}" for note in self.notes)
         if self.first is None:
-            yield f"  every resumed run came to the result of the undisturbed one{self._of_effects()}"
+            unseen = "; no effects were recorded (`record_effect`), so repeated ones would not be seen"
+            effects = ", and nothing happened twice" if self.effects else unseen
+            yield f"  every resumed run came to the result of the undisturbed one{effects}"
             return
         advised: set[str] = set()
         yield from self._broken(self.first, advised)
         yield from self._others(self.first, advised)
-
-    def _of_effects(self) -> str:
-        if self.effects:
-            return ", and nothing happened twice"
-        return "; no effects were recorded (`record_effect`), so repeated ones would not be seen"
 
     def _broken(self, broken: Break, advised: set[str]) -> Iterator[str]:
         yield ""
@@ -216,37 +223,33 @@ def excerpt(lines: Sequence[Line]) -> list[str]:
     return [*shown[:half], f"… {len(shown) - 2 * half} lines …", *shown[-half:]]
 
 
+_LINES = {
+    EXECUTION: "a process {key} the run",
+    START: "  step {key!r} begins",
+    EFFECT: "    EFFECT {shown}",
+    UNKEYED: "    EFFECT {shown}",
+    AGAIN: "    asked again, and the service knew the key: {shown}",
+    LEFT: "  step {key!r} is left: it {shown}",
+    FAILED: "  step {key!r} failed: {shown}",
+    RETURNED: "  step {key!r} has run",
+    ANSWERED: "  {key!r} is answered",
+    DECIDED: "  a person decides on step {key!r}: {shown}",
+    DIED: "KILLED {shown}",
+}
+
+
 def _line_text(line: Line) -> str:
-    what, key, detail = line
-    match what:
-        case _ if what == EXECUTION:
-            return f"a process {key} the run"
-        case _ if what == START:
-            return f"  step {key!r} begins"
-        case _ if what in (EFFECT, UNKEYED):
-            return f"    EFFECT {_effect(detail)}"
-        case _ if what == AGAIN:
-            return f"    asked again, and the service knew the key: {_effect(detail)}"
-        case _ if what == LEFT:
-            kind, name = json.loads(detail)
-            return f"  step {key!r} is left: it {'asks' if kind == 'ask' else 'waits'} ({name})"
-        case _ if what == FAILED:
-            return f"  step {key!r} failed: {json.loads(detail)}"
-        case _ if what == RETURNED:
-            return f"  step {key!r} has run"
-        case _ if what == ANSWERED:
-            return f"  {key!r} is answered"
-        case _ if what == DECIDED:
-            return f"  a person decides on step {key!r}: {detail}"
-        case _ if what == DIED:
-            return f"KILLED {json.loads(detail)}"
-        case _:
-            return ""
-
-
-def _effect(detail: str) -> str:
-    shown = json.loads(detail)
-    return str(Effect(shown["name"], shown["key"], shown["facts"]))
+    """A line for people; empty if it says nothing to them."""
+    what, key, shown = line
+    if what in (EFFECT, UNKEYED, AGAIN):
+        detail = json.loads(shown)
+        shown = str(Effect(detail["name"], detail["key"], detail["facts"]))
+    elif what == LEFT:
+        kind, name = json.loads(shown)
+        shown = f"{'asks' if kind == 'ask' else 'waits'} ({name})"
+    elif what in (FAILED, DIED):
+        shown = json.loads(shown)
+    return _LINES.get(what, "").format(key=key, shown=shown)
 
 
 def _filled(text: str, indent: str, shown: set[str]) -> Iterator[str]:
@@ -353,7 +356,7 @@ def crash_everywhere(
 
 
 class _Places:
-    """Makes a place for each run."""
+    """The places for runs, one for each."""
 
     def __init__(self, root: Path, mode: str, store: Any, start: str | None, timeout: float) -> None:
         __tracebackhide__ = True
@@ -406,7 +409,7 @@ class _Campaign:
         with self._place() as place:
             first = place.execute(self._trial, None, None)
             lines = place.lines()
-        self._take_in(first)
+        self._count_answers(first)
         self._effects = len(first.observed)
         found = first.findings
         wanted = Wanted(first.state, (tuple(first.observed),), unordered=not app._settings.rules.barrier)
@@ -415,7 +418,10 @@ class _Campaign:
             wanted = self._without(wanted, second)
             found += [finding for finding in second.findings if finding.kind == SAME]
             known = {finding.subject for finding in found}
-            found += [each for each in self._repeated_anyway(lines, wanted) if each.subject not in known]
+            # What the first run repeated, though with other facts, as the second one tells.
+            judge = self._trial.judge
+            repeated = judge.of_repetitions(judge.seen("", {}, lines), lines, wanted)
+            found += [each for each in repeated if each.subject not in known]
         if found:
             self._breaks.append(Break(None, tuple(found), tuple(lines)))
         if first.status != RunStatus.COMPLETED:
@@ -450,15 +456,10 @@ class _Campaign:
         finally:
             place.leave()
 
-    def _take_in(self, end: End) -> None:
+    def _count_answers(self, end: End) -> None:
         self._questions += end.questions
         self._asked.update(end.asked)
         self._unanswered.update(end.unanswered)
-
-    def _repeated_anyway(self, lines: Sequence[Line], wanted: Wanted) -> Iterator[Finding]:
-        """What the first undisturbed run repeated, though with other facts, as the second one tells."""
-        judge = self._trial.judge
-        return judge.of_repetitions(judge.seen("", {}, lines), lines, Usual(wanted.observed))
 
     def _undisturbed(self, wanted: Wanted) -> End:
         """One more run that nobody disturbs."""
@@ -477,15 +478,6 @@ class _Campaign:
             observed += (tuple(end.observed),)
         return dataclasses.replace(wanted, observed=observed, volatile=tuple(self._volatile))
 
-    def _without_what_differs_anyway(self, wanted: Wanted, boundary: Boundary, end: End) -> Wanted:
-        """Take what differs for a matter of the workflow, not of the crash, if undisturbed runs differ too."""
-        if boundary.place == (COMMIT_POINTS[0], 1):
-            return self._without(wanted, end)  # Nothing was stored: the run began again.
-        while self._further_runs:
-            self._further_runs -= 1
-            wanted = self._without(wanted, self._undisturbed(wanted))
-        return wanted
-
     def _judged_again(self, wanted: Wanted, end: End, lines: Sequence[Line]) -> End:
         """An end without what is said of results and effects that are not compared any more."""
         if end.status != RunStatus.COMPLETED:
@@ -503,32 +495,29 @@ class _Campaign:
         __tracebackhide__ = True
         self._tried.append(boundary)
         with self._place() as place:
-            end = self._killed(place, boundary, wanted)
-            if end is None:
+            try:
+                end = place.execute(self._trial, boundary, wanted)
+                self._unreached += 1
+            except Died:
+                self._kills += 1
                 end = self._resumed(place, wanted)
             lines = place.lines()
         if any(finding.kind in COMPARED for finding in end.findings):
-            wanted = self._without_what_differs_anyway(wanted, boundary, end)
+            # What undisturbed runs differ in too is a matter of the workflow, not of the crash.
+            if boundary.place == (COMMIT_POINTS[0], 1):
+                wanted = self._without(wanted, end)  # Nothing was stored: the run began again.
+            while boundary.place != (COMMIT_POINTS[0], 1) and self._further_runs:
+                self._further_runs -= 1
+                wanted = self._without(wanted, self._undisturbed(wanted))
             end = self._judged_again(wanted, end, lines)
         self._late += end.reason == LATE
-        self._take_in(end)
+        self._count_answers(end)
         self._decisions.update(end.decisions)
         if end.status == "refused":
             self._refused.add(boundary.what)
         if end.findings:
             self._breaks.append(Break(boundary, tuple(end.findings), tuple(lines)))
         return wanted
-
-    def _killed(self, place: Place, boundary: Boundary, wanted: Wanted) -> End | None:
-        """Return how an execution that is to crash at a boundary ends; `None` if it crashes there."""
-        __tracebackhide__ = True
-        try:
-            end = place.execute(self._trial, boundary, wanted)
-        except Died:
-            self._kills += 1
-            return None
-        self._unreached += 1
-        return end
 
     def _resumed(self, place: Place, wanted: Wanted) -> End:
         __tracebackhide__ = True
@@ -543,7 +532,7 @@ class _Campaign:
         return place.execute(self._trial, None, wanted)
 
     def _report(self, name: str, boundaries: list[Boundary]) -> CrashReport:
-        self._note_what_was_seen()
+        self._add_notes()
         return CrashReport(
             workflow=name,
             mode=self._places.mode,
@@ -559,7 +548,7 @@ class _Campaign:
             points=self._points,
         )
 
-    def _note_what_was_seen(self) -> None:
+    def _add_notes(self) -> None:
         if self._volatile:
             paths = list(dict.fromkeys(self._volatile))
             named = ", ".join("".join(f"[{part!r}]" for part in path) or "the result" for path in paths[:5])
