@@ -70,6 +70,9 @@ ELSEWHERE = {
     ("engine/waves.py", "set_max_iterations"): "below",
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
+    ("cli/session.py", "resume"): "tests/integrity/test_fsck.py",
+    ("fleet/schedules.py", "list_schedules"): "tests/cli/test_fleet_commands.py",
+    ("fleet/schedules.py", "replace_schedule"): "tests/cli/test_fleet_commands.py",
     ("errors.py", "plan"): "tests/engine/test_resume_plan.py",
     ("integrity/repair.py", "holdfast store fsck"): "no advice: it is who wrote a record",
     ("views/plain.py", "holdfast show"): "tests/cli/test_runs.py: it takes a lower limit of memory",
@@ -394,8 +397,8 @@ def a_python_run_on_the_command_line(bench: Bench) -> None:
     assert "no run in" in told and "r" in bench.holdfast("runs", "--store", bench.url)
 
 
-@cures("views/runs.py", "list_runs", "list_checkpoints", "look_elsewhere")
-@cures("engine/resume.py", "look_elsewhere")
+@cures("views/runs.py", "list_checkpoints")
+@cures("journal/journal.py", "list_runs", "look_elsewhere")
 @cures("capsules/exports.py", "list_runs")
 @cures("engine/transfer.py", "list_runs")
 @cures("integrity/check.py", "list_runs")
@@ -599,7 +602,7 @@ def commands_in_the_inbox_of_a_strangers_run(bench: Bench) -> None:
 def a_strangers_run_and_a_strangers_checkpoint_file(bench: Bench) -> None:
     bench.holdfast("import", str(stranger(bench.folder, INNOCENT)))
     told = bench.holdfast("resume", "r", "--answer", "yes", "--no-interactive", code=2)
-    assert "a question" not in bench.holdfast(*_pasted(told, "holdfast resume"), "--answer", "yes")
+    assert "a question" not in bench.paste(told, "holdfast resume")
     assert "completed" in bench.holdfast("runs", "status", "r")
 
     flow = load_workflow(bench.folder / "w.yaml", text=INNOCENT)

@@ -129,7 +129,7 @@ def test_a_signed_and_encrypted_capsule(
     (tmp_path / "secret").write_text("a passphrase\n")
     print_ = re.search(r"fingerprint: (.+)", made.out)[1]  # type: ignore[index]
     assert call("capsule", "keygen", "-o", "you", "--json").json["public"] == "you.pub"
-    assert call("capsule", "keygen", "-o", "me").code == 1
+    assert call("capsule", "keygen", "-o", "me").code == 2
 
     done = call("export", "weekly", "-o", "e", "--sign", "me", "--encrypt", "--passphrase-file", "secret")
 
@@ -190,7 +190,7 @@ def test_a_capsule_goes_through_a_pipe(call: Call, paused: str, tmp_path: Path) 
     ("words", "said"),
     [
         (["export", "weekly"], "Missing option '-o'"),
-        (["export", "nobody", "-o", "x"], "no run and no workflow 'nobody'"),
+        (["export", "nobody", "-o", "x"], "no run, checkpoint or workflow 'nobody'"),
         (["export", "weekly", "-o", "-", "--json"], "both write to stdout"),
         (["export", "weekly", "-o", "x", "--passphrase-file", "secret"], "is for --encrypt"),
         (["export", "weekly", "-o", "x", "--encrypt"], "HOLDFAST_CAPSULE_PASSPHRASE"),

@@ -559,7 +559,7 @@ def test_a_schedule_submits_its_runs_through_a_worker(
     )
     assert added.code == 0 and "schedule often submits chain next at " in added.out
     again = pg("schedule", "add", "often", "chain.yaml", "--cron", "@daily")
-    assert again.code == 2 and "already; replace it, or choose another" in again.err
+    assert again.code == 2 and "already; replace it with --replace, or choose another" in again.err
     replaced = pg("schedule", "add", "often", "chain.yaml", "--cron", "@hourly", "--replace", "--json").json
     assert (replaced["cron"], replaced["queue"], replaced["priority"]) == ("@hourly", "default", 0)
     assert "@" in replaced["created_by"]
@@ -584,6 +584,8 @@ def test_schedules_are_paused_resumed_and_removed(pg: Call) -> None:
     assert pg("schedule", "list").lines[1].endswith(" paused")
     assert pg("schedule", "list", "--json").json["schedules"][0]["next_at"] is None
     assert "submits asking next at" in pg("schedule", "resume", "s").out
+    unknown = pg("schedule", "resume", "S").err
+    assert "did you mean 's'?; `holdfast schedule list` lists those that are there" in unknown
     assert pg("schedule", "remove", "s", "--json").json == {"name": "s", "removed": True}
     assert "no schedules in postgresql:" in pg("schedule", "list").out
     for words, told in [

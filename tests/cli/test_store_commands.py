@@ -359,7 +359,7 @@ def test_migrate_tells_from_which_version_to_which(call: Call) -> None:
 
     assert done.code == 0 and f"schema {SCHEMA_VERSION} was created" in done.out
     assert again.code == 0 and again.json == {
-        "store": "runs.db",
+        "store": f"sqlite:///{Path('runs.db').absolute()}",
         "from": SCHEMA_VERSION,
         "to": SCHEMA_VERSION,
         "newest": SCHEMA_VERSION,

@@ -169,3 +169,17 @@ def test_a_store_that_is_not_there_is_refused(call: Call) -> None:
     refused = call("store", "fsck", "--store", "sqlite:///nowhere.db")
 
     assert refused.code == 2 and "there are no runs at" in refused.err and not Path("nowhere.db").exists()
+
+
+def test_a_resume_of_a_repaired_run_names_the_run_that_has_what_could_be_read(
+    call: Call, damaged: None
+) -> None:
+    call("store", "fsck", "--repair", "--yes")
+
+    for words in (
+        ("resume", "broken-run"),
+        ("rerun", "broken-run", "--from", "b"),
+        ("answer", "broken-run", "x"),
+    ):
+        refused = call(*words)
+        assert refused.code == 1 and "broken-run-repaired" in refused.err, words

@@ -389,7 +389,7 @@ def test_a_run_is_found_by_id_by_workflow_and_by_checkpoint(memory: Store) -> No
     assert find_run_info(journal, "w").run == "r2"
     assert find_run_info(journal, ident).run == "r1"
     assert find_checkpoint_info(journal, ident) == (memory.runs(run="r1")[0], app.checkpoints("r1")[0].seq)
-    with pytest.raises(RunNotFound, match="no run and no workflow 'x'"):
+    with pytest.raises(RunNotFound, match="no run, checkpoint or workflow 'x'"):
         find_run_info(journal, "x")
     with pytest.raises(CheckpointNotFound):
         find_checkpoint_info(journal, str(uuid.uuid4()))

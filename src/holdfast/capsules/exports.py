@@ -20,7 +20,7 @@ from holdfast.capsules.capsule import (
     write_snapshot,
 )
 from holdfast.capsules.format import Kind, Sink, Writer
-from holdfast.capsules.signing import LockedSink, Signer
+from holdfast.capsules.signing import FileTaken, LockedSink, Signer
 from holdfast.capsules.summary import summary_of
 from holdfast.engine.owner import describe, has_owner
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, Remedy, RunNotFound, StoreError
@@ -71,7 +71,7 @@ def export_run(
     """
     target = Path(path)
     if target.exists() and not overwrite:
-        raise HoldfastError(f"{target} is there already; --force (overwrite=True) writes over it")
+        raise FileTaken(f"{target} is there already; --force (overwrite=True) writes over it")
     with fresh_file(target) as file:
         return write_capsule(store, run, file, sign=sign, encrypt=encrypt, seal=seal)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.capsules.format import ENCRYPTED, HEAD, Origin, Sink, head
-from holdfast.errors import CapsuleInvalid, CapsuleLocked, HoldfastError, Remedy
+from holdfast.errors import INVALID, CapsuleInvalid, CapsuleLocked, HoldfastError, Remedy
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -39,11 +39,17 @@ def fingerprint(public: bytes) -> str:
     return ":".join(digest[place : place + 4] for place in range(0, 32, 4))
 
 
+class FileTaken(HoldfastError):
+    """A file that is to be written exists."""
+
+    exit_code = INVALID
+
+
 def make_key_pair(path: str | Path) -> KeyPair:
     """Write a new private key to `path`, for its owner's eyes only, and the public one to `path.pub`."""
     private, public = Path(path), Path(f"{path}.pub")
     if public.exists():
-        raise HoldfastError(f"{public} is there already; choose another name")
+        raise FileTaken(f"{public} is there already; choose another name")
     _need_package()
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -166,7 +172,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
-        raise HoldfastError(f"{path} is there already; choose another name") from None
+        raise FileTaken(f"{path} is there already; choose another name") from None
     except OSError as error:
         raise HoldfastError(f"the key {path} cannot be written: {error.strerror}") from None
     with os.fdopen(descriptor, "wb") as file:

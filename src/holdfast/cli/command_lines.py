@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from holdfast.cli.output import visible
 from holdfast.cli.session import config_of
 from holdfast.cli.store_option import absolute_url, default_url, same_store
@@ -22,11 +24,33 @@ if TYPE_CHECKING:
 
 def command_line(name: str, run_id: str, *words: str, store: str) -> str:
     """Return a command about a run of a store; the words of `answer` are values, those of others are options."""
-    values = list(words) if name == "answer" else []
-    options = [*_where(store), *(words if name != "answer" else ())]
-    if any(value.startswith("-") for value in (run_id, *values)):
-        return _pasteable([*program(), *name.split(), *options, "--", run_id, *values])
-    return _pasteable([*program(), *name.split(), run_id, *values, *options])
+    values = [run_id, *(words if name == "answer" else ())]
+    return _line(name, values, [*_where(store), *(words if name != "answer" else ())])
+
+
+def this_line(store: str, *more: str, **changed: str) -> str:
+    """Return the command that is being executed with more options, and with other values of its arguments."""
+    context, values, options = click.get_current_context(), [], [*_where(store), *more]
+    for param in context.command.params:
+        name = str(param.name)
+        given = changed.get(name, context.params.get(name))
+        is_given = context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+        if name == "store" or given is None or not (is_given or name in changed):
+            continue
+        each = given if isinstance(given, tuple) else (given,)
+        if isinstance(param, click.Option) and param.is_flag:
+            options.append(param.opts[-1] if given else param.secondary_opts[-1])
+        elif isinstance(param, click.Option):
+            options += [word for value in each for word in (param.opts[-1], str(value))]
+        else:
+            values += [str(value) for value in each]
+    return _line(str(context.info_name), values, options)
+
+
+def _line(name: str, values: Sequence[str], options: Sequence[str]) -> str:
+    if any(value.startswith("-") for value in values):
+        return _pasteable([*program(), *name.split(), *options, "--", *values])
+    return _pasteable([*program(), *name.split(), *values, *options])
 
 
 def resume_line(run_id: str, url: str, queue: str = "", *, is_of_program: bool = False) -> str:

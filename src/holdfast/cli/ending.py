@@ -136,7 +136,7 @@ class Ending(View):
     """How a command's work on a run ended. `before` is what was finished before."""
 
     JSON: ClassVar[str] = (
-        "status run_id workflow store output! stats=stats_json steps_run steps_reused=reused.steps cost "
+        "status run_id workflow store output! stats=stats_json cost "
         "pauses=answerable_pauses error=fault warnings resume"
     )
 
@@ -180,9 +180,10 @@ class Ending(View):
         return command_line("resume", self.run_id, *asking, store=self.store)
 
     @property
-    def stats_json(self) -> dict[str, Any] | None:
-        """The stats as plain data."""
-        return None if self.stats is None else asdict(self.stats)
+    def stats_json(self) -> dict[str, Any]:
+        """The stats as plain data, with the steps of the workflow itself; of a failed execution only these."""
+        own = {"steps_run": self.steps_run, "steps_reused": self.reused.steps}
+        return own if self.stats is None else {**asdict(self.stats), **own}
 
     @property
     def answerable_pauses(self) -> list[dict[str, Any]]:

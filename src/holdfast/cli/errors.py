@@ -30,12 +30,14 @@ REMEDIES = {
     "fork": ("fork {run} --run", "begin a run there with: {command}"),
     "list_checkpoints": ("checkpoints list", "`{command}` shows what is there"),
     "list_runs": ("runs", "`{command}` lists those that are there"),
+    "list_schedules": ("schedule list", "`{command}` lists those that are there"),
     "look_elsewhere": ("", "if it was run elsewhere, give the workflow file, or --store URL"),
     "make_keys": ("capsule keygen -o NAME", "`{command}` makes a pair"),
     "migrate": ("store migrate", "run `{command}` as its owner"),
     "plan": ("resume {run} --plan", "plan the resume again with: {command}"),
     "read": ("show {run}", "`{command}` shows it"),
     "repair": ("store fsck --repair", "`{command}` restores it from the journal"),
+    "replace_schedule": ("", "replace it with --replace, or choose another name"),
     "rerun": ("rerun {run} --from {step}", "run this one again with: {command}"),
     "resume": ("resume {run}{given}", "resume with: {command}"),
     "reuse": ("run FILE --reuse {run}", "start a new run that reuses what is still the same with: {command}"),
@@ -62,11 +64,14 @@ def in_commands(remedy: Remedy, place: str = "", detach: bool = False) -> str:
     words, phrase = REMEDIES[remedy.action]
     options = {"detach": True, **remedy.options} if detach and remedy.action == "resume" else remedy.options
     quoted = {name: shlex.quote(str(value)) for name, value in options.items()}
-    command = words.format(run=shlex.quote(remedy.run_id), given=_given(options), **quoted)
+    run, last = shlex.quote(remedy.run_id), ""
+    if run.startswith("-") and "--reuse" not in words:
+        words, last = words.replace(" {run}", "", 1), f" -- {run}"
+    command = words.format(run=run, given=_given(options), **quoted)
     if "store" in options:
         place = f" --store {quoted['store']}"
     where = "" if remedy.action in _ANYWHERE else place
-    return phrase.format(command=f"holdfast {command}{where}", **quoted)
+    return phrase.format(command=f"holdfast {command}{where}{last}", **quoted)
 
 
 def _given(options: Mapping[str, Any]) -> str:

@@ -113,6 +113,14 @@ class SpreadGroup(click.Group):
         module = self.elsewhere.get(cmd_name)
         return super().get_command(ctx, cmd_name) if module is None else _imported(module, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; the list is the command without a subcommand."""
+        if args[0] in ("list", "ls") and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(f"there is no command {args[0]!r}; `{ctx.command_path}` lists them", ctx)
+        return super().resolve_command(ctx, args)
+
 
 class Commands(click.Group):
     """The commands of `ENTRIES`, loaded when they are used."""

@@ -13,11 +13,20 @@ import click
 
 from holdfast.cli.options import AT_HELP, RUN_HELP
 from holdfast.cli.render import one_line, print_json
-from holdfast.cli.store_option import chosen_url, close_store, meant_run, open_existing, open_journal
+from holdfast.cli.store_option import (
+    absolute_url,
+    chosen_url,
+    close_store,
+    meant_run,
+    open_existing,
+    open_journal,
+)
 from holdfast.engine.owner import liveness
 from holdfast.engine.resume import find_run
 from holdfast.engine.time_travel.checkpoints import Position, find_position, parted
+from holdfast.errors import CorruptJournal, Remedy
 from holdfast.state.codec import Codec
+from holdfast.stores.integrity import repaired_as
 from holdfast.views.runs import find_run_info, run_line
 
 if TYPE_CHECKING:
@@ -41,8 +50,8 @@ class Session(contextlib.ExitStack):
         self._journal = journal
 
     def url(self, of_file: str | None = None) -> str:
-        """Return the URL of the store: as given, else as the environment says, else as a workflow file says."""
-        return chosen_url(self.given, of_file)
+        """Return the absolute URL of the store: as given, else as the environment or a workflow file says."""
+        return absolute_url(chosen_url(self.given, of_file))
 
     @property
     def journal(self) -> Journal:
@@ -83,7 +92,9 @@ class Session(contextlib.ExitStack):
     def unfinished_run(self, text: str) -> RunInfo:
         """Return the run that an argument names; of a workflow the latest unfinished run."""
         [name] = self.names(text)
-        return find_run(self.store, name)[0]
+        info = find_run(self.store, name)[0]
+        refuse_repaired(self.store, info)
+        return info
 
     def checkpoint(self, text: str) -> Position:
         """Return the run and the checkpoint that an argument such as RUN@3 names."""
@@ -109,6 +120,15 @@ class Session(contextlib.ExitStack):
         if not sys.stdin.isatty():
             raise click.UsageError(f"this would {what}; --yes confirms it")
         click.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True, err=True)
+
+
+def refuse_repaired(store: Store, info: RunInfo) -> None:
+    """Refuse a damaged run that was repaired: name the run that has what could be read of it."""
+    if (other := repaired_as(info)) and store.runs(run=other):
+        raise CorruptJournal(
+            f"run {info.run!r} is damaged, and run {other!r} has what could be read of it",
+            remedies=Remedy("resume", other),
+        )
 
 
 def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:

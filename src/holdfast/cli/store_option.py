@@ -14,7 +14,7 @@ from holdfast.engine.retention import janitor
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.journal.journal import Journal
 from holdfast.state.encryption import Seal
-from holdfast.stores import open_store
+from holdfast.stores import SQLITE_SUFFIXES, open_store
 from holdfast.stores.maintenance import schema_version
 from holdfast.stores.namespaces import (
     VARIABLE,
@@ -132,7 +132,8 @@ def same_store(one: str, other: str) -> bool:
 def absolute_url(url: str) -> str:
     """Return a URL that names the same store from every folder."""
     scheme, path, rest = _parts(url)
-    if path is None or path.is_absolute():
+    is_unclear = ":" not in url and scheme == "sqlite" and path and path.suffix.lower() not in SQLITE_SUFFIXES
+    if path is None or is_unclear or (":" in url and path.is_absolute()):
         return url
     return f"{_BEFORE_PATHS[scheme]}{path.absolute()}{rest}"
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.command_lines import resume_line
+from holdfast.cli.command_lines import command_line, this_line
 from holdfast.cli.main import loading
 from holdfast.cli.options import RunOptions
 from holdfast.cli.questions import Terminal
-from holdfast.cli.session import Session, config_in, config_of, is_workflow_file
-from holdfast.cli.store_option import close_store
+from holdfast.cli.session import Session, config_in, config_of, is_workflow_file, refuse_repaired
+from holdfast.cli.store_option import close_store, default_url
 from holdfast.engine.confirmation import disclose
 from holdfast.engine.owner import is_alive
 from holdfast.engine.resume import find_checkpoint, find_run
@@ -182,6 +182,7 @@ def find_target(
     of_file = load_workflow(workflow).store_url() if workflow is not None else None
     url, journal, trust, own, run = session.url(of_file), session.open(of_file), "", None, None
     info, what = _find(session, target, checkpoint) if command == "resume" else _find_any(session, target)
+    refuse_repaired(journal.store, info)
     if info.origin:
         info, run = _as_of(journal, info, what)
     config = config_of(journal, info) if run is None else config_in(run)
@@ -192,7 +193,7 @@ def find_target(
         disclosure = disclose(journal, info, run, own)
         assert disclosure is not None
         shown = disclosure if workflow is None else disclosure.with_file(workflow)
-        trust = confirmation.digest(shown, _confirming(info, url, command))
+        trust = confirmation.digest(shown, confirming(url, info.run, what))
     _refuse_python(info, config, workflow, command)
     found, options = stored_workflow(info, config, workflow), RunOptions.of(config)
     if workflow is not None or (info.origin and command == "rerun"):
@@ -211,8 +212,18 @@ def _as_of(journal: Journal, info: RunInfo, what: str) -> tuple[RunInfo, RunStat
     return replace(info, origin=set_back(info.origin)), journal.load(info, Codec(), seq).run
 
 
-def _confirming(info: RunInfo, url: str, command: str) -> str:
-    return f"{resume_line(info.run, url)} --trust" if command == "resume" else "the same with --trust"
+def confirming(url: str, run_id: str, what: str = "") -> str:
+    """Return the command that confirms a run: the one that is being executed, with `--trust`.
+
+    `what` is what that command names, without the chance of another run being the latest by then.
+    """
+    params = click.get_current_context().params
+    if "trust" not in params:
+        return command_line("resume", run_id, "--trust", store=url)
+    name = "target" if "target" in params else "run"
+    if not what or is_workflow_file(params[name] or "") or params.get("checkpoint_id"):
+        return this_line(url, "--trust")
+    return this_line(url, "--trust", **{name: what})
 
 
 def _find(session: Session, target: str | None, checkpoint: str | None) -> tuple[RunInfo, str]:
@@ -287,7 +298,7 @@ def _from_file(session: Session, path: Path, workflow: Path | None, confirmation
     elif "workflow_file" not in config:
         raise click.UsageError(f"{path} does not say which workflow it is of; give --workflow FILE")
     else:
-        trust = confirmation.digest(found.disclosure(), f"holdfast resume {path} --trust")
+        trust = confirmation.digest(found.disclosure(), this_line(session.given or default_url(), "--trust"))
         used, options = workflow_of_run(config, prefer="saved"), RunOptions.of(config)
     url = session.url(used.store_url())
     own = None if workflow is None else options.config(used)

@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.graph.graph import IF_INTERRUPTED, Graph
 from holdfast.journal import records
 from holdfast.journal.checkpoint_ids import is_checkpoint_id, locate_checkpoint
-from holdfast.journal.journal import Journal, Loaded
+from holdfast.journal.journal import Journal, Loaded, unknown_run
 from holdfast.journal.run_state import (
     ABOUT_DOUBTS,
     EVERY_KEY,
@@ -64,12 +64,7 @@ def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:
             f"{target!r} names a checkpoint in the history of run {run!r}, and no run or checkpoint by its id",
             remedies=Remedy("fork", target),
         )
-    known = [info.run for info in store.runs(limit=200)]
-    workflows = {info.workflow for info in store.runs(limit=200)}
-    raise RunNotFound(
-        f"no run, checkpoint or workflow {target!r} in {store.url}{suggestion(target, [*known, *workflows])}",
-        remedies=Remedy("look_elsewhere"),
-    )
+    raise unknown_run(store, target)
 
 
 def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:

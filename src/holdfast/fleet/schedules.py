@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.submission import DEFAULT_QUEUE, Place
-from holdfast.errors import INVALID, HoldfastError, problem_of
+from holdfast.errors import INVALID, HoldfastError, Remedy, problem_of
 from holdfast.fleet.catalog import Catalog, UnknownWorkflow
 from holdfast.fleet.cron import Cron
 from holdfast.fleet.queues import on_postgres
@@ -20,6 +20,7 @@ from holdfast.journal.sealing import open_value, seal_value
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
+from holdfast.suggestions import suggestion
 from holdfast.views.plain import View
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class Schedules:
             sql = _ADD + (_REPLACE if replace else "DO NOTHING")
             if not connection.execute(sql, {**self._names(schedule.name), **values}).rowcount:
                 raise ScheduleRefused(
-                    f"there is a schedule {schedule.name!r} already; replace it, or choose another name"
+                    f"there is a schedule {schedule.name!r} already", remedies=Remedy("replace_schedule")
                 )
             return self._line(connection, schedule.name)
 
@@ -281,7 +282,14 @@ class Schedules:
             f"SELECT {_FACTS} FROM schedule WHERE {_THIS} FOR UPDATE", self._names(name)
         ).fetchone()
         if found is None:
-            raise ScheduleRefused(f"there is no schedule {name!r} in {self._store.url}")
+            known = connection.execute(
+                "SELECT name FROM schedule WHERE namespace = %s", (self._store.namespace,)
+            ).fetchall()
+            close = suggestion(name, [row[0] for row in known])
+            raise ScheduleRefused(
+                f"there is no schedule {name!r} in {self._store.url}{close}",
+                remedies=Remedy("list_schedules"),
+            )
         return _line(found)
 
     def _names(self, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast import clock
-from holdfast.errors import CodecError, CorruptJournal, RunNotFound
+from holdfast.errors import CodecError, CorruptJournal, Remedy, RunNotFound
 from holdfast.journal.commit import Committer, Inboxes, committer_of
 from holdfast.journal.encoding import Track, decode_records, decode_run, encode_run
 from holdfast.journal.fold import apply
@@ -23,6 +23,7 @@ from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, has_sealed, is
 from holdfast.state.codec import Codec
 from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Readable, RunInfo, Snapshot, Store, namespace_of
+from holdfast.suggestions import suggestion
 
 # Durable deadlines as a process waits for them: by wall time, bounded by the monotonic clock.
 
@@ -178,6 +179,15 @@ class Loaded:
     """Through how many journals of other runs this one was read: of its parent, and of that one's, and so on."""
 
 
+def unknown_run(store: Readable, target: str, what: str = "run, checkpoint or workflow") -> RunNotFound:
+    """Return the error about a name that no run has; it suggests a known name that is close."""
+    known = [name for info in store.runs(limit=200) for name in (info.run, info.workflow)]
+    return RunNotFound(
+        f"no {what} {target!r} in {store.url}{suggestion(target, dict.fromkeys(known))}",
+        remedies=(Remedy("list_runs"), Remedy("look_elsewhere")),
+    )
+
+
 class Journal:
     """The journals of one store."""
 
@@ -220,7 +230,7 @@ class Journal:
         """Return the plain facts of a run; an unknown run is refused."""
         found = self.store.runs(run=run)
         if not found:
-            raise RunNotFound(f"no run {run!r} in {self.store.url}; `runs` lists those that are there")
+            raise unknown_run(self.store, run, "run")
         return found[0]
 
     def load(self, info: RunInfo, codec: Codec, upto: int | None = None) -> Loaded:

@@ -78,6 +78,8 @@ class Fault(NamedTuple):
     trace: Text = ""
 
     def __str__(self) -> str:
+        if self.message and self.type == "StepInterrupted":
+            return self.message
         return f"{self.type}: {self.message}" if self.message else self.type
 
 

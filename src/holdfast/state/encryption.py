@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 
-from holdfast.errors import CodecError, HoldfastError
+from holdfast.errors import CONFIGURATION, CodecError
 
 VARIABLE = "HOLDFAST_KEY"
 MODE_VARIABLE = "HOLDFAST_ENCRYPTION"
@@ -32,6 +32,12 @@ class BrokenSeal(CodecError):
     """The key of an encrypted body is here, and does not open it: the body or its place is not what was sealed."""
 
 
+class KeyInvalid(CodecError):
+    """The configured encryption is not usable: a malformed key, no key where one is required, an unknown mode."""
+
+    exit_code = CONFIGURATION
+
+
 class Seal:
     """Seals with the first of `keys`, opens with any of them: put a new key in front to rotate.
 
@@ -43,11 +49,11 @@ class Seal:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError:
-            raise HoldfastError(
+            raise KeyInvalid(
                 "encryption needs the package cryptography: pip install 'holdfast[encryption]'"
             ) from None
         if not keys or any(len(key) != KEY_BYTES for key in keys):
-            raise CodecError(f"encryption needs keys of {KEY_BYTES} bytes each; {HOW_TO_MAKE_ONE}")
+            raise KeyInvalid(f"encryption needs keys of {KEY_BYTES} bytes each; {HOW_TO_MAKE_ONE}")
         self._ciphers = [(_key_id(key), AESGCM(key)) for key in keys]
         self._nonce_keys = [_nonce_key(key) for key in keys]
         self.required = required
@@ -76,7 +82,7 @@ class Seal:
         if text or key is not None:
             return cls.from_text(text, required=required)
         if required:
-            raise CodecError(
+            raise KeyInvalid(
                 f"encryption is required, and there is no key; set {VARIABLE} (or give encryption_key=…); "
                 f"{HOW_TO_MAKE_ONE}"
             )
@@ -138,7 +144,7 @@ def is_required(mode: str | None, env: Mapping[str, str]) -> bool:
     said = {"encryption": mode or "", MODE_VARIABLE: env.get(MODE_VARIABLE, "").strip()}
     for name, word in said.items():
         if word not in ("", REQUIRE):
-            raise CodecError(f"{name} is {word!r}; the only mode is {REQUIRE!r}, or leave it out")
+            raise KeyInvalid(f"{name} is {word!r}; the only mode is {REQUIRE!r}, or leave it out")
     return REQUIRE in said.values()
 
 
@@ -153,7 +159,7 @@ def _key_id(key: bytes) -> bytes:
 def _key(text: str, place: int) -> bytes:
     key = _from_hex(text) or _from_base64(text)
     if len(key) != KEY_BYTES:
-        raise CodecError(
+        raise KeyInvalid(
             f"encryption key {place} (of {VARIABLE}, or as given) is not {KEY_BYTES} bytes in base64 or "
             f"hexadecimal; {HOW_TO_MAKE_ONE}"
         )

@@ -23,7 +23,7 @@ from holdfast.suggestions import closest
 from holdfast.threads import locked
 
 _SCHEMES = ("memory", "sqlite", "file")
-_SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(.*)", re.DOTALL)
 
 
@@ -191,7 +191,7 @@ def _at_path(text: str, namespace: str) -> Store:
         return get_store(text, namespace=namespace)
     if _is_folder(path):
         return _open("file", text, namespace)
-    if path.suffix.lower() in _SQLITE_SUFFIXES:
+    if path.suffix.lower() in SQLITE_SUFFIXES:
         return _open("sqlite", text, namespace)
     if "/" not in text and os.sep not in text and "." not in text:
         return get_store(text, namespace=namespace)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from holdfast.errors import CodecError
 from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.provenance import Provenance
+from holdfast.journal.records import Fault
 from holdfast.journal.run_state import DONE, SLEEP, Annotation, Refusal, RunState, Spending, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
@@ -104,7 +105,7 @@ class FaultView(View):
     trace: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
+        return str(Fault(self.type, self.message))
 
 
 @dataclass(frozen=True, slots=True)

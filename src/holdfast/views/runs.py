@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, Remedy, RunNotFound
+from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, Remedy
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import (
     Checkpoint,
@@ -16,7 +16,7 @@ from holdfast.journal.checkpoint_ids import (
     is_checkpoint_id,
     locate_checkpoint,
 )
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import Journal, unknown_run
 from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import RunStarted
 from holdfast.journal.run_state import Pause, RunState
@@ -125,10 +125,7 @@ def find_run_info(journal: Journal, target: str) -> RunInfo:
         return found[0]
     if is_checkpoint_id(target) and (found := store.runs(key=locate_checkpoint(target)[0])):
         return found[0]
-    raise RunNotFound(
-        f"no run and no workflow {target!r} in {store.url}",
-        remedies=(Remedy("list_runs"), Remedy("look_elsewhere")),
-    )
+    raise unknown_run(store, target)
 
 
 def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:

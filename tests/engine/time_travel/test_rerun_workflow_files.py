@@ -184,5 +184,5 @@ def test_both_answer_in_json(desk: Desk) -> None:
     assert plan["nodes"] == {"publish": "asked for"} and plan["steps"][0]["what"] == "rerun"
 
     ended = json.loads(desk.call("run", "flow.yaml", "--reuse", "first", "--json"))
-    assert (ended["steps_reused"], ended["steps_run"]) == (5, 0)
+    assert (ended["stats"]["steps_reused"], ended["stats"]["steps_run"]) == (5, 0)
     assert ended["stats"]["seconds_saved"] > 0

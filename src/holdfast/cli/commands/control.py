@@ -155,7 +155,8 @@ def _stop(session: Session, run: str, what: str, reason: str, by: str | None) ->
     stop = control.pause if what == "pause" else control.cancel
     status = str(stop(session.journal, run_id, reason, by=by or me()))
     asked = f"is asked to {'stop' if what == 'cancel' else what}; it will soon"
-    text = asked if status == "running" else f"is {status}"
+    done = status == "cancelled" if what == "cancel" else status in ("interrupted", "paused")
+    text = asked if status == "running" else f"is {status}{'' if done else f'; there is nothing to {what}'}"
     session.print({"run_id": run_id, "status": status, "asked": what}, f"run {run_id} {text}")
 
 

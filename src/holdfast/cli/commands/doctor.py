@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OK, WARNING, BROKEN = "ok", "warning", "broken"
 
-REQUIRED = ("apsw", "ormsgpack", "click", "PyYAML", "Jinja2", "pydantic", "rich")
+REQUIRED = ("apsw", "ormsgpack", "click", "PyYAML", "Jinja2", "pydantic", "rich", "httpx2")
 EXTRAS = {
     "agents": ("pydantic-ai-slim",),
     "dask": ("distributed",),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from holdfast.cli.command_lines import answer_line, resume_line
+from holdfast.cli.command_lines import answer_line
 from holdfast.cli.display.plans import resume_plan
 from holdfast.cli.execution import Execution, print_dry_run, resume_target
 from holdfast.cli.inputs import question_names, read_inputs, read_pairs
@@ -43,7 +43,7 @@ from holdfast.cli.questions import read_answers
 from holdfast.cli.render import count, json_text, one_line
 from holdfast.cli.session import Session, command, is_workflow_file
 from holdfast.cli.store_option import close_store, lasting_url
-from holdfast.cli.targets import Confirmation, Target, find_target, latest_unfinished
+from holdfast.cli.targets import Confirmation, Target, confirming, find_target, latest_unfinished
 from holdfast.demo import STEPS, DemoReport, play
 from holdfast.engine.commands import control
 from holdfast.engine.confirmation import disclose
@@ -467,8 +467,8 @@ def _refuse_waiting(journal: Journal, info: RunInfo) -> None:
 
 def _confirmed(journal: Journal, info: RunInfo, confirmation: Confirmation) -> str:
     found = disclose(journal, info, journal.load(info, Codec()).run)
-    confirming = f"{resume_line(info.run, journal.store.url, 'queue')} --trust"
-    return "" if found is None else confirmation.digest(found, confirming)
+    command = confirming(journal.store.url, info.run, info.run)
+    return "" if found is None else confirmation.digest(found, command)
 
 
 def _requeued(

@@ -31,7 +31,15 @@ from holdfast.cli.render import (
     size,
 )
 from holdfast.cli.session import Session, command
-from holdfast.cli.store_option import chosen_url, exists, meant_run, open_existing, same_store, store_place
+from holdfast.cli.store_option import (
+    absolute_url,
+    chosen_url,
+    exists,
+    meant_run,
+    open_existing,
+    same_store,
+    store_place,
+)
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.transfer import CopyOutcome, CopyReport, copy_runs
 from holdfast.errors import StoreError
@@ -217,7 +225,15 @@ def _print_copies(session: Session, report: CopyReport, source: str, target: str
             for copied in report.runs
         ]
         stopped = report.stopped
-        print_json({"from": source, "to": target, "stopped": stopped, "counts": counts, "runs": runs})
+        print_json(
+            {
+                "from": absolute_url(source),
+                "to": absolute_url(target),
+                "stopped": stopped,
+                "counts": counts,
+                "runs": runs,
+            }
+        )
         return
     for copied in report.runs:
         if copied.note:

@@ -176,7 +176,7 @@ def _item_rows(
 
 
 def _decision(step: PlannedStep, if_interrupted: str | None) -> tuple[str, str]:
-    if step.what == "rerun" and "StepInterrupted" in step.reason:
+    if step.what == "rerun" and "repeated unasked" in step.reason:
         return _DECIDED.get(if_interrupted or "", _UNDECIDED)
     return step.what, one_line(step.reason, 120)
 

@@ -197,9 +197,9 @@ def _refuse_unfit(graph: Graph, name: str, node: str) -> None:
             "again, start a new run with that input"
         )
     if node not in graph.nodes:
-        raise Refused(
-            f"there is no node {name!r}{suggestion(node, list(dict.fromkeys(map(base_name, graph.nodes))))}"
-        )
+        known = list(dict.fromkeys(map(base_name, graph.nodes)))
+        listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+        raise Refused(f"there is no node {name!r}{suggestion(node, known)}; there are: {listed}")
     if whole := whole_of(node, graph.nodes):
         raise Refused(f"{name!r} is a part of {whole!r} and does not stand for itself")
     if has_parts(node, graph.nodes):
