@@ -163,6 +163,21 @@ def test_promoting_a_fork_leaves_each_cost_where_it_was_paid(store: Store) -> No
     assert sum(charge.spent.cost for charge in charges_of(journal, members)) == 5.0
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_work_before_a_promoted_fork_that_is_deleted_is_not_wasted(store: Store, deep: bool) -> None:
+    app = line(("a", paid(1.0)), ("b", paid(2.0)), ("c", paid(4.0))).compile(store)
+    app.invoke({}, run_id="r")
+    first = app.fork("r", "b")
+    fork = app.fork(first) if deep else first
+    app.resume(fork)
+    app.promote(fork, into="r")
+    before = app.cost("r").own.wasted.cost
+    app.delete(fork)
+
+    found = app.cost("r")
+    assert (before, found.own.wasted.cost, found.kept.cost) == (4.0, 4.0, 3.0)
+
+
 def test_results_of_another_run_cost_nothing_and_are_told(store: Store) -> None:
     def build(last: float) -> App:
         return line(("a", paid(1.0)), ("b", paid(2.0)), ("c", paid(last))).compile(store)

@@ -98,6 +98,8 @@ class Segment:
     """The nodes that finished before what is stored."""
     lost: str = ""
     """Why no more is known of them."""
+    origin: Segment | None = None
+    """What a lost run, which this one continues, was forked from: its entries up to `upto` count, too."""
 
     def chain(self, upto: int = sys.maxsize) -> list[tuple[Segment, int]]:
         """Return the segments up to this one, oldest first, each with its last entry that counts."""
@@ -429,19 +431,26 @@ class _Reader:
         last = self._own[-1]
         before = {**last.spare_at(), **last.finishes()}
         if record.is_of(self._info.run):
-            base = next((each for each in reversed(self._own) if each.start <= record.seq), None)
+            base = self._own_at(record.seq)
         else:
             base = self._elsewhere(record)
         if base is None:
-            name = record.source or self._info.run
+            name, (parent, upto) = record.source or self._info.run, record.run.parent or ("", 0)
             lost = f"what run {name!r} did up to its entry {record.seq} is no longer stored"
-            segment = Segment(self._info, seq, forgotten=tuple(record.run.path), lost=lost)
+            origin = self._own_at(upto) if parent == self._info.run else None
+            for info in self._projector.journal.store.runs(run=parent) if parent and origin is None else ():
+                origin = self._projector.project(info, upto).segment
+            path = tuple(record.run.path)
+            segment = Segment(self._info, seq, None, upto, forgotten=path, lost=lost, origin=origin)
         else:
             segment = Segment(self._info, seq, base, record.seq, spare=base.spare_at(record.seq))
         self._own.append(segment)
         known = segment.finishes()
         self._undone = {name: each for name, each in before.items() if name not in known}
         self._inputs, self._costs, self._began, self._added = {}, {}, {}, {}
+
+    def _own_at(self, seq: int) -> Segment | None:
+        return next((each for each in reversed(self._own) if each.start <= seq), None)
 
     def _elsewhere(self, record: Reset) -> Segment | None:
         """Return the segment of the other run that this one continues; `None` if it is not all stored any more."""
@@ -488,7 +497,10 @@ class _Reader:
 
     def _counts(self) -> Callable[[int], bool]:
         """Return what tells whether an entry of this run counts where it stands."""
-        own = [(part.start, end) for part, end in self._own[-1].chain() if part.info.key == self._info.key]
+        chain = self._own[-1].chain()
+        while (origin := chain[0][0].origin) is not None:
+            chain = [*origin.chain(chain[0][0].upto), *chain]
+        own = [(part.start, end) for part, end in chain if part.info.key == self._info.key]
         return lambda seq: any(start <= seq <= end for start, end in own)
 
 
