@@ -50,6 +50,7 @@ IN_PYTHON = {
     "resume": "resume with app.resume({run!r}{given})",
     "reuse": "app.invoke(reuse={run!r}) starts a new run that reuses what is still the same",
     "set_max_iterations": "use StateGraph(…, max_iterations={limit}) or more, then app.resume({run!r})",
+    "skip": "app.skip({run!r}, {step!r}) leaves its result out, and then app.resume({run!r}) goes on",
     "settle": "look what became of it, then resume with app.resume({run!r}, if_interrupted='rerun') or 'skip'",
     "use_own_file": "go on with a workflow file of your own",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,11 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.engine.commands.inbox import POLL
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import Steered, Target
+from holdfast.journal.writer import Writer
+from holdfast.state.codec import Codec
+from holdfast.stores import open_store
 from tests.cli.processes import ran, start, until, wait_for, write
 from tests.graphs import chain
 
@@ -212,6 +218,24 @@ def test_the_graph_of_a_program_takes_what_it_can_and_the_rest_waits_for_the_pro
     assert told.out.startswith("run r1 is asked to skip b"), "what was asked for first comes first"
     assert say("steps", "replan", "r1", str(write(tmp_path, "w.yaml", FLOW)), *where).code == 2
     assert app.resume("r1").state == {"n": 5, "log": ["a", "x", "c"]}
+
+
+def test_the_printed_commands_resume_a_run_whose_step_ran_beside_itself(failed: Path, say: Say) -> None:
+    (failed / "open").touch()
+    store = open_store(f"sqlite:///{failed}/.holdfast/runs.db")
+    journal, codec = Journal(store), Codec()
+    writer = Writer(journal, journal.load(journal.info("r1"), codec), codec, durable=True)
+    writer.record(Steered("", add=(Target("first"), Target("first")), one_off=True))
+    writer.flush()
+    store.close()
+
+    told = say("resume", "r1").err
+    for text in (told, say("show", "r1").out):
+        assert "leave its result out, then resume:" in text and "steps skip r1 " in text
+    ways = [shlex.split(line)[3:] for line in told.splitlines() if line.startswith("  ")]
+    codes = [say(*words).code for words in ways]
+
+    assert codes == [0, 0] and say("show", "r1", "--json").json["status"] == "completed"
 
 
 def test_a_driven_run_is_steered_from_another_terminal(tmp_path: Path, say: Say) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -27,6 +28,8 @@ from holdfast import (
     StoreError,
     open_store,
 )
+from holdfast.journal.records import RunEnded
+from holdfast.journal.writer import Writer
 from holdfast.stores.base import Append, Conflict, Message, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.wrapped_store import WrappedStore
@@ -549,6 +552,33 @@ def test_a_cancelled_run_that_is_resumed_is_not_cancelled_again(memory: Store) -
 
     assert app.invoke(run_id="r").status == RunStatus.CANCELLED
     assert app.resume("r").status == RunStatus.COMPLETED and steps == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("kinds", [("pause", "cancel"), ("cancel", "pause")])
+@pytest.mark.parametrize("status", ["interrupted", "running"])
+def test_a_cancel_counts_whether_a_pause_was_posted_before_or_after_it(
+    memory: Store, status: str, kinds: tuple[str, str]
+) -> None:
+    """A pause that finds nothing to pause is refused as stale, and never hides or undoes a cancel."""
+    from holdfast.engine.commands.control import process_inbox
+    from holdfast.engine.commands.inbox import STALE, RunCommand, write_message
+
+    app = chain("a", "b").compile(memory, interrupt_before=["b"])
+    app.invoke(run_id="r")
+    journal, codec = app._settings.journal, app._settings.codec
+    writer = Writer(journal, journal.load(journal.info("r"), codec), codec, durable=True)
+    writer.record(RunEnded(RunStatus(status)))
+    writer.set_info(dataclasses.replace(writer.info, status=status))
+    writer.flush()
+    for kind in kinds:
+        memory.post("r", write_message(RunCommand(kind)))
+
+    process_inbox(journal, "r", codec)
+
+    run = journal.load(journal.info("r"), codec).run
+    stale = [STALE] if status == "interrupted" or kinds[0] == "cancel" else []
+    assert run.status == app.runs()[0].status == RunStatus.CANCELLED and run.inbox_seen == 2
+    assert [refusal.reason for refusal in run.refusals if refusal.command == "pause"] == stale
 
 
 def test_a_run_that_is_not_stored_yet_can_be_cancelled(memory: Store) -> None:

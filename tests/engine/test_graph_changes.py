@@ -173,6 +173,23 @@ def test_a_remap_to_an_unknown_node_is_refused(store: MemoryStore) -> None:
         app.resume("r", remap={"b": "bx"})
 
 
+@pytest.mark.parametrize("remap", [{"x": "ask"}, {"ask": "x"}])
+@pytest.mark.parametrize("on_change", [None, "use_saved"])
+def test_a_remap_of_unknown_names_is_refused_where_a_run_waits(
+    remap: dict[str, str], on_change: str | None
+) -> None:
+    def ask(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"log": [ctx.ask("Publish?", name="publish")]}
+
+    app = chain(says("a"), ("ask", ask)).compile(MemoryStore())
+    app.invoke({}, run_id="r")
+
+    with pytest.raises(GraphChanged, match=r"remap .* 'x', which .*; there are 'a', 'ask'"):
+        app.resume("r", remap=remap, on_change=on_change)
+    assert "'x'" in app.plan_resume("r", remap=remap, on_change=on_change).refused
+    assert log_of(app.resume("r", "yes"))[-1] == "yes"
+
+
 def test_a_renamed_paused_node_is_an_error_until_it_is_remapped() -> None:
     def ask(state: Any, ctx: Any) -> dict[str, Any]:
         return {"log": [ctx.ask("Publish?", name="publish")]}

@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.engine.app import App
 from holdfast.errors import CommandRefused, ExecutionError
+from holdfast.journal.records import Steered, Target
+from holdfast.journal.writer import Writer
 from holdfast.stores.base import Store
 from holdfast.workflows.scope import place_in_state
 from tests.workflows.workshop import Workshop
@@ -102,6 +104,43 @@ def test_a_step_of_several_nodes_is_injected_as_a_whole_or_not_at_all(shop: Work
     state = app.resume("r", "yes").state
 
     assert state["x"]["visits"] == 2 and state["output"] == "end completed"
+
+
+@pytest.mark.parametrize("command", ["inject", "replan"])
+def test_a_step_does_not_run_beside_itself(shop: Workshop, memory: Store, command: str) -> None:
+    app = stopped(shop, memory, "- {name: x, set: {got: 1}}\n- {name: y, ask: 'well?'}")
+    again = getattr(app, command)
+
+    with pytest.raises(CommandRefused, match=r"step 'x' is about to run.*has one result; ask again when"):
+        again("r", ["x", "x"])
+    app.inject("r", "x")
+    with pytest.raises(CommandRefused, match="step 'x' is about to run"):
+        app.inject("r", "x")
+    with pytest.raises(CommandRefused, match="step 'y' is about to run"):
+        app.inject("r", "y")
+    state = app.resume("r", "yes").state
+
+    assert state["x"]["visits"] == 2 and state["output"] == "end completed"
+
+
+def test_a_run_whose_step_ran_beside_itself_goes_on_without_the_second_result(
+    shop: Workshop, memory: Store
+) -> None:
+    app = stopped(shop, memory, "- {name: x, set: {got: 1}}\n- {name: y, ask: 'well?'}")
+    journal, codec = app._settings.journal, app._settings.codec
+    writer = Writer(journal, journal.load(journal.info("r"), codec), codec, durable=True)
+    writer.record(Steered("", add=(Target("x"), Target("x")), one_off=True))
+    writer.flush()
+
+    for answer in ("yes", None):
+        with pytest.raises(ExecutionError, match="both set state key 'x'") as caught:
+            app.resume("r", answer)
+    (remedy,) = [each for each in caught.value.remedies if each.action == "skip"]
+    assert str(remedy) == "app.skip('r', 'x#3') leaves its result out, and then app.resume('r') goes on"
+    app.skip("r", remedy.options["step"])
+    state = app.resume("r").state
+
+    assert state["x"]["output"] == {"got": 1} and state["output"] == "end completed"
 
 
 def test_a_step_that_is_half_done_is_not_broken_off_by_another_plan(shop: Workshop, memory: Store) -> None:

@@ -89,6 +89,15 @@ def doubt_lines(run_id: str, store: str, *, in_program: bool = False) -> list[st
     ]
 
 
+def skip_lines(run_id: str, step: str, store: str, *, in_program: bool = False) -> list[str]:
+    """Return the commands, or calls, that resume a run without the result of a step."""
+    ways = [f"app.skip({run_id!r}, {step!r})", resume_call(run_id)]
+    if not in_program:
+        words = ("steps", "skip", run_id, step), ("resume", run_id)
+        ways = [command_line(*each, store=store) for each in words]
+    return ["leave its result out, then resume:", *(f"  {way}" for way in ways)]
+
+
 def store_words(store: str) -> str:
     """Return the options, as they are pasted after a command, that name a store; none for the default store."""
     return "".join(f" {_pasteable([word])}" for word in _where(store))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.cli import errors
-from holdfast.cli.command_lines import answerable, command_line, doubt_lines
+from holdfast.cli.command_lines import answerable, command_line, doubt_lines, skip_lines
 from holdfast.cli.display.progress import DONE, HELPERS, PENDING, place_of
 from holdfast.cli.output import visible
 from holdfast.cli.render import duration, local_time, money, one_line, shortened
@@ -162,6 +162,8 @@ class Ending(View):
     """The traceback of a failed step, if it is wanted."""
     reused: Counts = NOTHING
     """How many steps and items reused results of an earlier run."""
+    colliding: str = ""
+    """The step that failed because another one set the same key."""
     is_in_doubt: bool = False
     """Whether it failed at an interrupted step that may not be repeated unasked."""
 
@@ -253,6 +255,8 @@ class Ending(View):
             if kept is None
             else [f"{kept.counts.text('finished')} kept ({_saved(kept.seconds, kept.cost)})"]
         )
+        if self.colliding:
+            return [*lines, *skip_lines(self.run_id, self.colliding, self.store)]
         if not self.is_in_doubt:
             return [*lines, f"resume with: {resume}"]
         doubt = "find out whether it took effect, then resume with one of:"

@@ -49,6 +49,7 @@ REMEDIES = {
         "resume {run} --if-interrupted rerun",
         "look what became of it, then resume with: {command}, or skip instead of rerun",
     ),
+    "skip": ("steps skip {run} {step}", "leave its result out with: {command}, and then resume the run"),
     "use_own_file": ("resume {run} --workflow FILE", "go on with a workflow file of your own: {command}"),
 }
 """The command of each action, and what is said of it. An action that is not here is left out."""

@@ -246,6 +246,7 @@ class Execution:
         return replace(
             self._ending(RunStatus.FAILED, error.run_id or ""),
             error=self._scrubbed(text),
+            colliding=next((each.options["step"] for each in error.remedies if each.action == "skip"), ""),
             is_in_doubt=isinstance(cause, StepInterrupted),
             place=self._scrubbed(place_in_code(cause)) if not isinstance(cause, HoldfastError) else "",
             trace=self._scrubbed("".join(traceback.format_exception(cause))) if cause and is_debug() else "",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import clock
 from holdfast.engine import checkpoint_files as files
 from holdfast.engine.confirmation import admitted_file, confirm
-from holdfast.engine.graph_changes import Reconciled, reconcile
+from holdfast.engine.graph_changes import Reconciled, check_names, reconcile
 from holdfast.engine.owner import active_runs, this_owner
 from holdfast.engine.resume import (
     ResumeOptions,
@@ -76,6 +76,8 @@ async def resume(runner: Runner, target: str | Path, options: ResumeOptions, cal
     if run.outline:
         runner.refuse_other_workflow(info)
     is_newest = seq is None or seq == run.saved_seq
+    if is_newest:
+        check_names(info.run, run, settings.graph, options.remap or {})
     confirmed = _confirmed(runner, loaded, options)[1] if is_newest else None
     if options.plan is not None:
         from holdfast.engine.resume_plan import refuse_outdated

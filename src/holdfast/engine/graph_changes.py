@@ -348,6 +348,7 @@ def reconcile(settings: Settings, run: RunState, name: str, options: ResumeOptio
     """Compare the graph with the one that a run was saved with, and make the run fit it; nothing is changed yet."""
     on_change = options.on_change or settings.on_change
     remap = options.remap or {}
+    check_names(name, run, settings.graph, remap)
     differs = run.outline and run.outline != settings.outline
     changes = changes_between(run.outline, settings.outline, remap) if differs else []
     if changes and on_change == "fail":
@@ -416,12 +417,12 @@ def _renamed_keys(
             yield records.StateEdited(frame.path, tuple(ops))
 
 
+_MOST_NAMES = 20
 _PUT_BACK = Remedy(text="put it back")
 
 
 def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
     """Refuse a graph that lacks a node which the run is to run, or to follow the edges of, next."""
-    _check_names(run_id, run, graph, remap)
     missing: dict[str, str] = {}
     renames: dict[str, str] = {}
     for frame in run.frames.values():
@@ -452,21 +453,25 @@ def graph_at(graph: Graph, path: str) -> Graph | None:
         return None
 
 
-def _check_names(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
+def check_names(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
+    """Refuse a remap of or to nodes that there are not, or from one graph to another."""
     saved, now = list(outline_names(run.outline)), list(outline_names(graph.outline())) if remap else []
     for old, new in remap.items():
         if new not in now:
-            raise GraphChanged(
-                f"remap leads to {new!r}, which is not a node{suggestion(new, map(base_name, now))}"
-            )
+            raise GraphChanged(f"remap leads to {new!r}, which is not a node{_known(new, now)}")
         if saved and old not in saved:
-            raise GraphChanged(
-                f"remap renames {old!r}, which run {run_id!r} has not{suggestion(old, map(base_name, saved))}"
-            )
+            raise GraphChanged(f"remap renames {old!r}, which run {run_id!r} has not{_known(old, saved)}")
         if _home(old, remap) != new.rpartition("/")[0]:
             raise GraphChanged(
                 f"remap leads from {old!r} to {new!r}, which is in another graph; nodes stay in theirs"
             )
+
+
+def _known(name: str, nodes: Sequence[str]) -> str:
+    """Return the nodes that there are, and the one that may be meant by a name."""
+    steps = list(dict.fromkeys(map(base_name, nodes)))
+    listed = ", ".join(map(repr, steps[:_MOST_NAMES])) + (", …" if len(steps) > _MOST_NAMES else "")
+    return f"{suggestion(name, steps)}; there are {listed or 'none'}"
 
 
 def _home(node: str, remap: Mapping[str, str]) -> str:

@@ -32,6 +32,7 @@ from holdfast.engine.graph_changes import (
     NEW_NODE,
     changed_nodes,
     changes_between,
+    check_names,
     graph_at,
     name_now,
     planned_migrations,
@@ -456,6 +457,7 @@ class _Planner:
             self._refused = self._refused or f"it is being executed by {describe(self._info.owner)}"
         try:
             self._refuse_other_workflow()
+            check_names(self._info.run, run, settings.graph, self._remap)
             self._prepare(run, back)
         except HoldfastError as error:
             if not self._refused:

@@ -244,13 +244,13 @@ class Ending:
         self._record(ended)
         self._saving.writer.set_info(facts)
 
-    def _remedy(self, cause: BaseException | None) -> Remedy:
+    def _remedies(self, cause: BaseException | None) -> tuple[Remedy, ...]:
         """Return what can be done about a failure: a resume, unless that would only repeat it."""
-        if isinstance(cause, StepInterrupted):
-            return Remedy("settle", self._saving.run_id)
+        name = self._saving.run_id
         if isinstance(cause, ParallelWrite):
-            return Remedy("reuse", self._saving.run_id)
-        return Remedy("resume", self._saving.run_id)
+            failed = [step.id for step in self._saving.run.active() if step.status == FAILED][:1]
+            return (*(Remedy("skip", name, {"step": step}) for step in failed), Remedy("reuse", name))
+        return (Remedy("settle" if isinstance(cause, StepInterrupted) else "resume", name),)
 
     @property
     def _kept(self) -> str:
@@ -285,7 +285,7 @@ class Ending:
         kind: type[ExecutionError] = ExecutionError,
         remedies: tuple[Remedy, ...] = (),
     ) -> ExecutionError:
-        kept, remedies = self._kept, remedies or (self._remedy(cause),)
+        kept, remedies = self._kept, remedies or self._remedies(cause)
         if self._saving.policy.on_failure == "rollback":
             kept, remedies = "the run was rolled back: nothing of it is kept", ()
         error = kind(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.command_lines import answer_line, command_line, doubt_lines, resume_line
+from holdfast.cli.command_lines import answer_line, command_line, doubt_lines, resume_line, skip_lines
 from holdfast.cli.output import visible
 from holdfast.cli.render import (
     count,
@@ -62,6 +62,11 @@ def _print_next_command(view: RunView, url: str, held: str | None) -> None:
     if view.fault is not None and view.fault.type == "StepInterrupted":
         ways = doubt_lines(view.run_id, url, in_program=view.workflow_file is None)
         print_block("find out whether it took effect, then resume with one of:", "\n".join(ways))
+    elif view.fault is not None and view.fault.type == "ParallelWrite" and stopped:
+        first, *ways = skip_lines(
+            view.run_id, view.fault.step, url, in_program=view.workflow_file is None and not line.queue
+        )
+        print_block(first, "\n".join(ways))
     elif held is not None:
         click.echo(f"\nlet workers try again: {resume_line(view.run_id, url, line.queue)}")
     elif lost or answered or stopped:

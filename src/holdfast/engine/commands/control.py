@@ -343,7 +343,7 @@ def _effect(
     if run.status == RunStatus.COMPLETED and command.kind != ANNOTATE:
         raise Refused("the run is completed")
     if command.kind in STOPS:
-        status = _status_after(command.kind, run.status, info)
+        status = _status_after(command.kind, stop or run.status, info)
         if status is None:
             raise Refused(STALE)
         return status, []

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.checkpoint_files import check_config
+from holdfast.engine.checkpoint_files import check_config, has_workflow_file
 from holdfast.engine.commands.inbox import (
     ANNOTATE,
     ANSWER,
@@ -24,7 +24,7 @@ from holdfast.engine.commands.inbox import (
 from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.decide import qualified
 from holdfast.engine.resume import edits
-from holdfast.engine.routing import meaning
+from holdfast.engine.routing import ParallelWrite, meaning
 from holdfast.errors import CodecError, CommandRefused, HoldfastError, Remedy, problem_of
 from holdfast.graph.drawing import is_outline
 from holdfast.graph.graph import (
@@ -184,7 +184,12 @@ def _why_not_skipped(subject: Subject, step: Step) -> str:
 
 
 def _skipped(subject: Subject, step: Step, why: str) -> StepFinished:
-    """Return the end of a skipped step, with the result that its node's `on_skip` gives."""
+    """Return the end of a skipped step, with the result that its node's `on_skip` gives.
+
+    One that failed because another step set the same key leaves that key to the other.
+    """
+    if step.status == FAILED and step.fault is not None and step.fault.type == ParallelWrite.__name__:
+        return StepFinished(step.id, skipped=why)
     if subject.graph is None:
         if _has_on_skip(subject, step):
             raise NeedsGraph
@@ -273,7 +278,7 @@ def _inject(subject: Subject, command: RunCommand) -> list[Record]:
     records: list[Record] = []
     for path, targets in placed.items():
         place = subject.run.frames[path]
-        _refuse_twins(place, place.active, targets)
+        _refuse_twins(subject, place, place.active, targets)
         # The last node runs when all else is through: if it is about to run, it waits for these.
         last = subject.outline_at(place.path).get("last")
         drop = tuple(
@@ -305,11 +310,12 @@ def _replan(subject: Subject, command: RunCommand) -> list[Record]:
     )
     drop = tuple(step.id for step in replaced if step.id not in skipped)
     kept = {name: step for name, step in place.active.items() if name not in drop}
-    _refuse_twins(place, kept, targets)
+    is_over = all(step.status == DONE or step.id in skipped for step in kept.values())
+    _refuse_twins(subject, place, {} if is_over else kept, targets)
     if not targets and not kept and outline.get("last"):
         targets, follow = [Target(outline["last"])], True
     steered = Steered(place.path, drop, (), tuple(targets), not follow, replan=True, by=by, why=why)
-    if not kept or not all(step.status == DONE or step.id in skipped for step in kept.values()):
+    if not kept or not is_over:
         return [*skipped.values(), steered]
     # All else is finished: what it did shows before the new steps begin.
     ops = [op for step in kept.values() for op in (skipped[step.id].ops if step.id in skipped else step.ops)]
@@ -386,8 +392,23 @@ def _placed(subject: Subject, addition: StepRequest, command: RunCommand) -> tup
     return place, Target(node, addition.key, item)
 
 
-def _refuse_twins(place: Frame, active: Mapping[str, Step], targets: Sequence[Target]) -> None:
-    """Refuse items whose key is taken, by one that is under way or by another of these."""
+def _refuse_twins(
+    subject: Subject, place: Frame, active: Mapping[str, Step], targets: Sequence[Target]
+) -> None:
+    """Refuse items whose key is taken, by one that is under way or by another of these.
+
+    A step of a workflow file has one result, so that it cannot run beside itself.
+    """
+    config, nodes = subject.run.config, subject.outline_at(place.path).get("nodes", {})
+    if config and has_workflow_file(subject.codec.decode(config, lenient=True)):
+        known = [whole_of(step.node, nodes) or step.node for step in active.values()]
+        for node, _, _ in targets:
+            if node in known:
+                raise Refused(
+                    f"step {node!r} is about to run, or has run beside what is running now, and has one result; "
+                    "ask again when that is through"
+                )
+            known.append(node)
     rounds = {step.node: step.visit for step in active.values() if step.key is not None}
     taken = set(active)
     for node, key, _ in targets:
