@@ -52,8 +52,7 @@ def crash_everywhere(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[
     `--crash-everywhere` does so at every boundary, however many there are, and kills those that resume too. What a
     call says itself holds.
     """
-    from holdfast.testing.crashing import CrashFailure
-    from holdfast.testing.crashing import crash_everywhere as crash
+    from holdfast.testing import crashing
 
     config = request.config
     everywhere = config.getoption("--crash-everywhere")
@@ -65,12 +64,12 @@ def crash_everywhere(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[
         defaults |= {"limit": None, "kill_resumes": True}
     counts = config.stash[_counts_key]
 
-    @functools.wraps(crash)
+    @functools.wraps(crashing.crash_everywhere)
     def crash_and_count(workflow: Any, inputs: Any = None, **options: Any) -> CrashReport:
         __tracebackhide__ = True
         try:
-            report = crash(workflow, inputs, **{**defaults, **options})
-        except CrashFailure as failure:
+            report = crashing.crash_everywhere(workflow, inputs, **{**defaults, **options})
+        except crashing.CrashFailure as failure:
             _count(counts, failure.report)
             raise
         _count(counts, report)
@@ -134,9 +133,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Add up what a worker of pytest-xdist counted."""
-    counted = getattr(node, "workeroutput", {}).get("holdfast_crashes", {})
     counts: Counter[str] = node.config.stash[_counts_key]
-    counts.update(counted)
+    counts.update(getattr(node, "workeroutput", {}).get("holdfast_crashes", {}))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

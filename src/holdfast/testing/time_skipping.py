@@ -16,19 +16,17 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-from holdfast import clock
+from holdfast import clock, threads
+from holdfast.engine.executors import executors
 from holdfast.errors import HoldfastError
 
 Result = TypeVar("Result")
 
-
 _ROUNDING = 1e-6
 """Late by this much, so that no sum of floats is early."""
 
-
 _GLANCE = 3600.0
 """How often somebody looks whether waiting is still wanted: in skipped time a second is over too soon for that."""
-
 
 _GRACE, _LONGEST_HOLD = 0.02, 10.0
 """For how many real seconds an event loop puts off a jump while strange threads are alive: to a timer of somebody who
@@ -127,14 +125,17 @@ class SkippedTime:
     def at_work(self) -> Iterator[None]:
         """Something is done in this thread; while it is, and does not wait, time does not jump."""
         is_counted = getattr(self._own, "depth", 0) > 0
-        if not is_counted:
-            self.begin_work()
+        with contextlib.nullcontext() if is_counted else self.working(), self.counted_thread():
+            yield
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Something is done, in whatever thread, before time may jump."""
+        self.begin_work()
         try:
-            with self.counted_thread():
-                yield
+            yield
         finally:
-            if not is_counted:
-                self.end_work()
+            self.end_work()
 
     @contextlib.contextmanager
     def counted_thread(self) -> Iterator[None]:
@@ -262,10 +263,15 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
     ) -> Any:
         """Counted until this loop has heard of the result, not only until there is one."""
         skipped = self._skipped
+
+        def call() -> Any:
+            with skipped.counted_thread():
+                return func(*args)
+
         skipped.begin_work()
         try:
             with skipped.counting_itself():
-                future = super().run_in_executor(executor, _counted_call(skipped, func, *args))
+                future = super().run_in_executor(executor, call)
         except BaseException:
             skipped.end_work()
             raise
@@ -282,7 +288,10 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
         if self._awaits_strangers():
             return _LONGEST_HOLD
         timers: list[Any] = self._scheduled  # type: ignore[attr-defined]
-        return 0.0 if not timers or self._is_holdfasts(timers[0]) else _GRACE
+        if not timers or str(getattr(timers[0]._callback, "__module__", "")).startswith("holdfast."):
+            return 0.0
+        ends = [self._futures.get(each) for each in timers[0]._args or () if isinstance(each, asyncio.Future)]
+        return 0.0 if _Settled.BY_HOLDFAST in ends else _GRACE
 
     def _awaits_strangers(self) -> bool:
         awaited = [getattr(task, "_fut_waiter", None) for task in asyncio.all_tasks(self)]
@@ -293,11 +302,6 @@ class _SkippingLoop(asyncio.SelectorEventLoop):
             not future.done() and self._futures.get(future, _Settled.ANYWHERE) is _Settled.ANYWHERE
             for future in waited_for
         )
-
-    def _is_holdfasts(self, timer: Any) -> bool:
-        ends = [self._futures.get(each) for each in timer._args or () if isinstance(each, asyncio.Future)]
-        module = str(getattr(timer._callback, "__module__", ""))
-        return _Settled.BY_HOLDFAST in ends or module.startswith("holdfast.")
 
     async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
         """Counted until this loop has heard that the process has ended."""
@@ -371,7 +375,8 @@ class _SkippingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
-        if events or (timeout is not None and timeout <= 0) or self._waits_for_others():
+        # A file descriptor other than the loop's own: something outside is waited for.
+        if events or (timeout is not None and timeout <= 0) or len(self.get_map()) > 1:
             self._held_since = None
             return events or super().select(timeout)
         held = self._still_held()
@@ -405,10 +410,6 @@ class _SkippingSelector(selectors.DefaultSelector):
             self._held_since = now
         return max(0.0, min(_LOOK, self._held_since + self._loop.longest_hold() - now))
 
-    def _waits_for_others(self) -> bool:
-        """Whether something outside is waited for: a file descriptor other than the loop's own."""
-        return len(self.get_map()) > 1
-
 
 @contextlib.contextmanager
 def skipping_time() -> Iterator[SkippedTime]:
@@ -422,9 +423,6 @@ def skipping_time() -> Iterator[SkippedTime]:
     `asyncio.sleep` in async nodes that `invoke`, `resume` and `Worker.run` execute (for `ainvoke` use `clock.run`).
     What really takes time still does: `time.sleep` in a node, a program, a request. Runs of this process only.
     """
-    from holdfast import threads
-    from holdfast.engine.executors import executors
-
     if clock.loop_factory is not None:
         raise HoldfastError("time is skipped already; skipping_time() cannot be nested")
     skipped = SkippedTime()
@@ -437,14 +435,15 @@ def skipping_time() -> Iterator[SkippedTime]:
         "glance": lambda seconds: max(seconds, _GLANCE),
     }
     with contextlib.ExitStack() as stack:
-        for name, value in put.items():
-            stack.enter_context(_replaced(clock, name, value))
-        stack.enter_context(_replaced(executors, "elsewhere", _counted_async(skipped, executors.elsewhere)))
-        stack.enter_context(
-            _replaced(threads.workers, "submit", _counted_submit(skipped, threads.workers.submit))
+        submit, pool = threads.workers.submit, concurrent.futures.ThreadPoolExecutor
+        replaced = (
+            *((clock, name, value) for name, value in put.items()),
+            (executors, "elsewhere", _counted_async(skipped, executors.elsewhere)),
+            (threads.workers, "submit", lambda function: submit(_Working(skipped, function))),
+            (pool, "submit", _counted_pool(skipped, pool.submit)),
         )
-        pool = concurrent.futures.ThreadPoolExecutor
-        stack.enter_context(_replaced(pool, "submit", _counted_pool(skipped, pool.submit)))
+        for owner, name, value in replaced:
+            stack.enter_context(_replaced(owner, name, value))
         stack.callback(skipped.remember_strangers)
         yield skipped
 
@@ -463,15 +462,6 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
 
 
-def _counted_submit(skipped: SkippedTime, submit: Callable[[Callable[[], None]], None]) -> Any:
-    """As `submit`, and until the function has run, time does not jump."""
-
-    def counted(function: Callable[[], None]) -> None:
-        submit(_Working(skipped, function))
-
-    return counted
-
-
 def _counted_pool(skipped: SkippedTime, submit: Any) -> Any:
     @functools.wraps(submit)
     def counted(pool: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -479,7 +469,7 @@ def _counted_pool(skipped: SkippedTime, submit: Any) -> Any:
             return submit(pool, function, *args, **kwargs)
         work = _Working(skipped, functools.partial(function, *args, **kwargs))
         future = submit(pool, work)
-        future.add_done_callback(lambda done: work.give_up() if done.cancelled() else None)
+        future.add_done_callback(lambda done: skipped.end_work() if done.cancelled() else None)
         return future
 
     return counted
@@ -499,25 +489,11 @@ class _Working:
         finally:
             self._skipped.end_work()
 
-    def give_up(self) -> None:
-        self._skipped.end_work()
-
-
-def _counted_call(skipped: SkippedTime, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-    def call() -> Any:
-        with skipped.counted_thread():
-            return function(*args)
-
-    return call
-
 
 def _counted_async(skipped: SkippedTime, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def counted(*args: Any, **kwargs: Any) -> Any:
-        skipped.begin_work()
-        try:
+        with skipped.working():
             return await function(*args, **kwargs)
-        finally:
-            skipped.end_work()
 
     return counted
