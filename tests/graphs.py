@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
-from holdfast import END, START, Event, StateGraph, append
+from holdfast import END, START, Event, StateGraph, add, append, keep_last, merge, union
 
 
 class Log(TypedDict, total=False):
@@ -79,3 +79,35 @@ class Heard:
 
     def of(self, name: str) -> list[Event]:
         return [event for event in self.events if event.matches(name)]
+
+
+def counter(limit: int, max_iterations: int = 1000, node: Any = None) -> StateGraph:
+    """A loop that counts up to a limit."""
+    graph = StateGraph(Log, max_iterations=max_iterations)
+    graph.add_node("work", node or (lambda s: {"n": s["n"] + 1}))
+    graph.add_edge(START, "work").add_edge("work", "work", when=lambda s: s["n"] < limit).add_edge(
+        "work", END
+    )
+    return graph
+
+
+def highest(old: int | None, new: int) -> int:
+    """A reducer: the larger of two numbers."""
+    return new if old is None else max(old, new)
+
+
+def joined(old: list[int] | None, new: list[int]) -> list[int]:
+    """A reducer: one list after the other."""
+    return [*(old or []), *new]
+
+
+class Reduced(TypedDict, total=False):
+    """A state with a reducer of every kind."""
+
+    log: Annotated[list[str], append]
+    facts: Annotated[dict[str, int], merge]
+    total: Annotated[int, add]
+    tags: Annotated[set[str], union]
+    recent: Annotated[list[int], keep_last(2)]
+    top: Annotated[int, highest]
+    joined: Annotated[list[int], joined]

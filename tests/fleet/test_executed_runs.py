@@ -13,8 +13,8 @@ from holdfast.stores.base import Store
 
 
 @pytest.mark.parametrize("policy", [{"durability": "exit"}, {"interval": 0}, {"interval": 3}, {}])
-def test_a_run_that_is_driven_is_never_thought_to_wait(store: Store, policy: dict[str, Any]) -> None:
-    """Another worker would take it up too, and run its steps a second time."""
+def test_a_run_that_is_executed_never_counts_as_waiting(store: Store, policy: dict[str, Any]) -> None:
+    """Another worker would claim it too, and run its steps a second time."""
     seen = []
 
     def look(state: Any, ctx: Any) -> None:
