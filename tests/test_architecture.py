@@ -34,7 +34,7 @@ LAYERS = (
     {"stores", "state"},
     {"events", "threads"},
     {"errors"},
-    {"values", "clock", "suggestions", "names"},
+    {"values", "clock", "names"},
 )
 """From the top down. A module may import from its own folder and from the layers below its own.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.suggestions import LONGEST, MOST_COMPARED, MOST_LOOKED_AT, closest, did_you_mean, suggestion
+from holdfast.errors import LONGEST, MOST_COMPARED, MOST_LOOKED_AT, closest, did_you_mean, suggestion
 
 
 def test_the_closest_name_is_found_whatever_its_case_and_dashes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,8 +21,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def script() -> None:
     """Run the command of this process and exit; once all output is written, nothing can interrupt it."""
     code = main()
-    import signal
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)

@@ -3,6 +3,7 @@
 import datetime as dt
 from enum import StrEnum
 from typing import Any, NewType
+from urllib.parse import unquote
 
 RunId = NewType("RunId", str)
 """Names one execution of a graph."""
@@ -59,8 +60,4 @@ def _label(part: str) -> str:
 
 def readable_step(step: str) -> str:
     """A step's name with the keys of its items as they are, for people: `work#1[a/b]` for `work#1[a%2Fb]`."""
-    if "%" not in step:
-        return step
-    from urllib.parse import unquote
-
-    return unquote(step)
+    return unquote(step) if "%" in step else step

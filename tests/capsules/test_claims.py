@@ -18,8 +18,8 @@ from holdfast.journal.encoding import Track, encode_records, encode_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Answered, Forked, Noted, Reset
 from holdfast.journal.run_state import Frame, RunState
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.state.ops import advance, make_op
 from holdfast.stores.base import Append, Message, Snapshot, Store
 from tests.capsules.samples import exported, forged, sections

@@ -35,8 +35,8 @@ from holdfast.engine.owner import active_runs
 from holdfast.engine.transfer import copy_runs
 from holdfast.journal.copying import COPIED, prune_run
 from holdfast.journal.journal import Journal
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, RunInfo, Store
 from holdfast.views.runs import run_view
 from tests.capsules.samples import exported, forged

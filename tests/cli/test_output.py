@@ -22,7 +22,7 @@ from holdfast.cli.command_lines import command_line
 from holdfast.cli.display.outlines import dot, outline_text
 from holdfast.cli.main import main
 from holdfast.cli.output import Gate, visible
-from holdfast.graph.drawing import mermaid
+from holdfast.graph.graph import mermaid
 from tests.cli.in_process import caller
 
 CLI = Path(__file__).parents[2] / "src/holdfast/cli"

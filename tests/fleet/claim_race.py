@@ -6,8 +6,7 @@ import sys
 import time
 
 from holdfast import open_store
-from holdfast.fleet.claims import Wanted
-from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.claims import PostgresClaims, Wanted
 from holdfast.fleet.queues import is_postgres
 
 

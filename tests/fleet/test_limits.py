@@ -11,8 +11,7 @@ import pytest
 
 from holdfast import START, App, StateGraph, open_store
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.fleet.claims import Wanted
-from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.claims import PostgresClaims, Wanted
 from holdfast.fleet.queues import Limit, LimitInvalid, Limits, Rate, Room, allowances
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore

@@ -13,8 +13,7 @@ import pytest
 from holdfast import START, App, StateGraph, StoreError, open_store
 from holdfast.engine.owner import active_runs
 from holdfast.fleet.catalog import Catalog
-from holdfast.fleet.claims import MAX_STRIKES, Wanted
-from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.claims import MAX_STRIKES, PostgresClaims, Wanted
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import LossyWay, PostgresServer, open_folder

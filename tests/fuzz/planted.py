@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from holdfast import suggestions
+from holdfast import errors as suggestions
 from holdfast.capsules import capsule
 from holdfast.capsules import format as sections
 from holdfast.capsules import summary as folding
@@ -25,11 +25,11 @@ from holdfast.journal import checkpoint_ids as checkpoints
 from holdfast.journal import encoding as wire
 from holdfast.journal import journal
 from holdfast.journal.records import StepStarted
+from holdfast.journal.sealing import Seal
 from holdfast.state import codec as compress
 from holdfast.state import codec as encoding
 from holdfast.state import standard_types as standard
 from holdfast.state.codec import _Decoding, _marked_lists
-from holdfast.state.encryption import Seal
 from holdfast.state.standard_types import Allowance
 from holdfast.stores.files import frames
 from holdfast.stores.sqlite import store as sqlite

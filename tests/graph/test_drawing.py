@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import END, START, StateGraph
-from holdfast.graph.drawing import mermaid
+from holdfast.graph.graph import mermaid
 from tests.graphs import Log, chain
 
 

@@ -15,8 +15,8 @@ from holdfast.integrity import check_store
 from holdfast.journal import writer as writer_module
 from holdfast.journal.checkpoint_ids import moved_mark
 from holdfast.journal.journal import Journal
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, Snapshot, Store
 from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore

@@ -19,8 +19,8 @@ from holdfast.engine.retention import prune_workflow
 from holdfast.integrity import check_store, repair_run, repair_store
 from holdfast.journal import writer as writer_module
 from holdfast.journal.journal import Journal
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
 from holdfast.stores.files.store import FileStore
 from holdfast.stores.memory import MemoryStore

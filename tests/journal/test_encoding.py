@@ -50,9 +50,8 @@ from holdfast.journal.records import (
     WaveFinished,
 )
 from holdfast.journal.run_state import RunState
-from holdfast.journal.sealing import Bodies
+from holdfast.journal.sealing import Bodies, Seal
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.state.ops import KINDS as OP_KINDS
 from holdfast.state.ops import Op, make_op
 from holdfast.stores.base import Entry

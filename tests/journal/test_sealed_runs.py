@@ -24,9 +24,8 @@ from holdfast.journal.copying import add_snapshot
 from holdfast.journal.encoding import Track, encode_records
 from holdfast.journal.journal import Journal, link
 from holdfast.journal.records import StateEdited
-from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, snapshot_digest
+from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, Seal, snapshot_digest
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.state.ops import make_op
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
 from tests.graphs import chain

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import CodecError, HoldfastError
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import Seal
 
 OLD, NEW = bytes(range(32)), bytes(range(100, 132))
 SECRET = b"the secret of the run"

@@ -22,7 +22,7 @@ from holdfast.engine.retention import janitor
 from holdfast.engine.transfer import CopiedRun, CopyOutcome, copy_runs
 from holdfast.journal import copying
 from holdfast.journal.journal import Journal
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import Seal
 from holdfast.stores.base import Append, Conflict, Entry, Message, RunInfo, Store
 from holdfast.testing import Crash
 from tests.graphs import chain

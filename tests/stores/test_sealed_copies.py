@@ -14,7 +14,7 @@ from holdfast.engine.commands import control
 from holdfast.engine.transfer import copy_runs
 from holdfast.integrity.check import check_store
 from holdfast.journal.journal import Journal
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import Seal
 from holdfast.stores.base import Store
 from tests.graphs import chain
 

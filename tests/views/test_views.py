@@ -19,8 +19,8 @@ from holdfast import END, START, CheckpointPolicy, ExecutionError, Retry, Send, 
 from holdfast.checkpoints import CheckpointStore
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.journal import Journal
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import Unknown
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
 from holdfast.views.plain import MAX_DEPTH, TOO_BIG_TO_PREVIEW, plain, preview, size_text
 from holdfast.views.run_view import PauseView

@@ -26,8 +26,7 @@ from holdfast.engine.owner import describe, has_owner
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, Remedy, RunNotFound, StoreError
 from holdfast.journal.copying import COPIED, last_entry
 from holdfast.journal.journal import Journal, genesis, verified
-from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import CHAIN_BYTES, Seal, is_sealed
 from holdfast.stores.base import Entry, RunInfo, Snapshot, Store
 from holdfast.stores.files.disk import sync, sync_folder
 from holdfast.values import RunStatus

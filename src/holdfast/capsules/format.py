@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.errors import CapsuleInvalid, CodecError, Remedy
-from holdfast.graph.drawing import is_outline
+from holdfast.graph.graph import is_outline
 from holdfast.journal import records
 from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.journal import Journal

@@ -55,8 +55,7 @@ from holdfast.journal.copying import (
 from holdfast.journal.journal import Journal, genesis, link
 from holdfast.journal.provenance import Provenance, me
 from holdfast.journal.run_state import RunState
-from holdfast.journal.sealing import Bodies
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import Bodies, Seal
 from holdfast.stores.base import Conflict, Entry, Message, Snapshot, Store, namespace_of
 from holdfast.views.plain import View
 

@@ -23,8 +23,7 @@ from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Forked, Record, StepAdvanced
 from holdfast.journal.run_state import RunState, Step
-from holdfast.journal.sealing import CHAIN_BYTES, is_sealed
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import CHAIN_BYTES, Seal, is_sealed
 from holdfast.stores.base import Entry
 from holdfast.views.charges import total
 from holdfast.views.plain import View, ViewCodec, plain, size_text, when

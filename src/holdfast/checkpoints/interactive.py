@@ -13,13 +13,12 @@ from holdfast.engine.app import App
 from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import refuse_finished
 from holdfast.engine.settings import CheckpointPolicy, Outcome
-from holdfast.errors import HoldfastError, RunConflict
+from holdfast.errors import HoldfastError, RunConflict, suggestion
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.records import Paused, RunEnded
 from holdfast.journal.run_state import FAILED, READY, RunState, Step
 from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo
-from holdfast.suggestions import suggestion
 from holdfast.values import RunStatus
 
 

@@ -35,9 +35,9 @@ from holdfast.journal.records import (
     WaveFinished,
 )
 from holdfast.journal.run_state import ABOUT_DOUBTS, DONE, RUNNING, Pause, RunState, Step
+from holdfast.journal.sealing import Seal
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.state.ops import Op
 from holdfast.state.schema import Schema
 from holdfast.state.state import State, origin_of, state_view

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import AnswerRejected
-from holdfast.suggestions import did_you_mean
+from holdfast.errors import AnswerRejected, did_you_mean
 from holdfast.views.run_view import NO_STEPS
 
 if TYPE_CHECKING:

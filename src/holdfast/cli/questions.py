@@ -18,10 +18,9 @@ from holdfast.cli.errors import TERMINATED
 from holdfast.cli.inputs import Wording, fitting, value_of
 from holdfast.cli.output import visible
 from holdfast.cli.render import local_time
-from holdfast.errors import AnswerRejected, StoreError
+from holdfast.errors import AnswerRejected, StoreError, closest
 from holdfast.journal.records import Answered
 from holdfast.journal.run_state import NO_ANSWER
-from holdfast.suggestions import closest
 from holdfast.values import RunStatus
 from holdfast.views.run_view import PLACEHOLDERS
 

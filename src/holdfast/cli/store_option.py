@@ -13,7 +13,7 @@ import click
 from holdfast.engine.retention import janitor
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.journal.journal import Journal
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import Seal
 from holdfast.stores import SQLITE_SUFFIXES, open_store
 from holdfast.stores.maintenance import schema_version
 from holdfast.stores.namespaces import (

@@ -387,7 +387,7 @@ class App(TimeTravel):
 
     def draw(self) -> str:
         """Return the graph as Mermaid text."""
-        from holdfast.graph.drawing import mermaid
+        from holdfast.graph.graph import mermaid
 
         return mermaid(self.outline())
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.decide import qualified
 from holdfast.engine.resume import ResumeOptions, edits
 from holdfast.engine.settings import Settings
-from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed, Remedy
+from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed, Remedy, closest, suggestion
 from holdfast.graph.fingerprint import same_code, short_digests
 from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at, outline_names, renamed
 from holdfast.journal import records
@@ -19,7 +19,6 @@ from holdfast.journal.run_state import DONE, Frame, RunState, copy_run, names_wi
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, advance, freeze, make_op, thaw
 from holdfast.state.schema import as_mapping
-from holdfast.suggestions import closest, suggestion
 from holdfast.values import START
 
 Outline = Mapping[str, Any]

@@ -19,6 +19,7 @@ from holdfast.errors import (
     RunFinished,
     RunNotFound,
     StateInvalid,
+    suggestion,
 )
 from holdfast.graph.graph import IF_INTERRUPTED, Graph
 from holdfast.journal import records
@@ -36,7 +37,6 @@ from holdfast.journal.run_state import (
 )
 from holdfast.state.codec import Codec
 from holdfast.stores.base import RunInfo, Store
-from holdfast.suggestions import suggestion
 from holdfast.values import RunStatus, utc_time
 
 _NOT_COMPLETED = [status for status in RunStatus if status not in (RunStatus.COMPLETED, RunStatus.DAMAGED)]

@@ -13,8 +13,8 @@ from holdfast.engine.settings import Retention, Settings
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, ResourceExhausted
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import RunInfo, Store, StoredCheckpoint
 from holdfast.threads import locked, start
 from holdfast.values import RunStatus

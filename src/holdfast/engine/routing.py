@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import StateInvalid
+from holdfast.errors import StateInvalid, suggestion
 from holdfast.graph.graph import Command, Graph, Send
 from holdfast.journal.records import Target
 from holdfast.journal.run_state import DONE, WHOLE, Frame, Step, Write
@@ -14,7 +14,6 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, make_op
 from holdfast.state.schema import EVERYWHERE, Certain, Schema, as_mapping
 from holdfast.state.state import State, changed_since
-from holdfast.suggestions import suggestion
 from holdfast.values import END, START, step_label
 
 Emit = Callable[..., None]

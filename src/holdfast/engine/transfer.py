@@ -45,8 +45,8 @@ from holdfast.journal.copying import (
 )
 from holdfast.journal.journal import Journal
 from holdfast.journal.provenance import Provenance
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Message, RunInfo, Store, wait_for_change
 from holdfast.values import RunStatus
 

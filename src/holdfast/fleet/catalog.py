@@ -11,8 +11,8 @@ from holdfast.engine.app import App
 from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
 
 _KEPT = 64

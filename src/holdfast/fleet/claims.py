@@ -1,33 +1,37 @@
-"""Claims: which runs a worker may execute now, and releasing them."""
+"""Claims: which runs a worker may execute now, and releasing them; of PostgreSQL, the table of runs is the queue."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from holdfast import clock
-from holdfast.engine.owner import has_owner
+from holdfast.engine.owner import active_runs, has_owner
+from holdfast.errors import StoreError
+from holdfast.fleet.queues import Room, allowances, spend
 from holdfast.journal.journal import deadlines_of
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.connection import Connection
+    from holdfast.stores.postgres.store import PostgresStore
 
 MAX_STRIKES = 3
 """The claims without progress after which a run is held."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The runs that a worker claims: of these queues (empty: of all) and workflows (`None`: of all)."""
 
     queues: tuple[str, ...] = ()
     workflows: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A run that no other worker claims for a while. `why` is queued, due or orphaned."""
 
     run: str
@@ -209,3 +213,249 @@ class LocalClaims:
         if info.due_at is None:
             return info.status == RunStatus.QUEUED
         return self._deadlines.left(info.run, info.due_at) <= within
+
+
+# Claims on PostgreSQL.
+
+
+LASTS = 60.0
+"""The seconds that a claim lasts at least while its worker is alive: time enough to load a workflow."""
+
+# Of the statement: only a time that stays the same within it can be looked up in an index.
+_NOW = "extract(epoch FROM statement_timestamp())::double precision"
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_LEASE = f'substring(run.owner FROM \'"lease": "({_UUID})"\')::uuid'
+_FREE = (
+    "run.held IS NULL AND (run.claim_until IS NULL OR run.claim_until <= clock_timestamp() OR (run.claim IS NOT NULL "
+    "AND NOT EXISTS (SELECT FROM lease WHERE lease.id = run.claim AND lease.until > clock_timestamp())))"
+)
+_WANTED = (
+    "run.namespace = %(namespace)s AND run.queue <> '' "
+    "AND (%(queues)s::text[] IS NULL OR run.queue = ANY (%(queues)s::text[])) "
+    "AND (%(workflows)s::text[] IS NULL OR run.workflow = ANY (%(workflows)s::text[])) "
+    "AND run.workflow <> ALL (%(skipped)s::text[]) AND run.run <> ALL (%(passed)s::text[])"
+)
+
+_FIND = f"""
+SELECT run.no, run.run, run.workflow, run.queue, run.priority, coalesce(run.due_at, run.created_at) AS since,
+    '{{why}}' AS why
+FROM run WHERE {_WANTED} AND {_FREE} AND {{condition}}
+ORDER BY run.priority DESC, coalesce(run.due_at, run.created_at), run.no
+LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+_ORPHANED = (
+    "run.status = 'running' AND run.queue <> ALL (%(others)s::text[]) AND NOT EXISTS (SELECT FROM lease "
+    f"WHERE lease.id = {_LEASE} AND lease.until > clock_timestamp() "
+    "AND (lease.id <> %(lease)s OR run.run = ANY (%(executed)s::text[])))"
+)
+"""A run that names this process's own lease, and that this process does not execute, was dropped."""
+
+_QUEUED = f"run.status = 'queued' AND (run.due_at IS NULL OR run.due_at <= {_NOW})"
+_DUE = f"run.status = 'paused' AND run.due_at <= {_NOW}"
+
+
+def _found(why: str, condition: str) -> str:
+    return _FIND.replace("{why}", why).replace("{condition}", condition)
+
+
+def _ready(place: str) -> str:
+    """Return a query for the most urgent runs, those that are queued and those that are due together."""
+    queued, due = _found("queued", f"{_QUEUED} AND {place}"), _found("due", f"{_DUE} AND {place}")
+    return (
+        f"WITH queued AS ({queued}), due AS ({due}) "
+        "SELECT * FROM queued UNION ALL SELECT * FROM due ORDER BY priority DESC, since, no LIMIT %(limit)s"
+    )
+
+
+_FIND_ORPHANED = _found("orphaned", _ORPHANED)
+_FIND_IN_QUEUE = _ready("run.queue = %(queue)s")
+_FIND_ELSEWHERE = _ready("run.queue <> ALL (%(others)s::text[])")
+
+_CLAIM = f"""
+UPDATE run SET
+    strikes = struck.times,
+    held = CASE WHEN struck.times >= {MAX_STRIKES} THEN
+        'workers died {MAX_STRIKES} times while they began to execute this run' END,
+    claim = CASE WHEN struck.times < {MAX_STRIKES} THEN %(lease)s::uuid END,
+    claim_until = CASE WHEN struck.times < {MAX_STRIKES} THEN
+        clock_timestamp() + make_interval(secs => %(seconds)s) END
+FROM (
+    SELECT run.no,
+        run.strikes + coalesce(run.claim <> %(lease)s AND run.claim IS DISTINCT FROM {_LEASE}, false)::int AS times
+    FROM run WHERE run.no = ANY (%(nos)s::bigint[])
+) AS struck
+WHERE run.no = struck.no
+RETURNING run.no, run.held
+"""
+"""A worker that claims again what it had claimed already did not die over it: the answer got lost."""
+
+
+class _Found(NamedTuple):
+    """A run that can be claimed; this transaction has locked it."""
+
+    no: int
+    run: str
+    workflow: str
+    queue: str
+    priority: int
+    since: float
+    why: str
+
+
+_RELEASE = """
+UPDATE run SET claim = NULL, strikes = CASE WHEN %(rest)s > 0 THEN strikes ELSE 0 END,
+    claim_until = CASE WHEN %(rest)s > 0 THEN clock_timestamp() + make_interval(secs => %(rest)s) END
+WHERE namespace = %(namespace)s AND run = %(run)s AND claim = %(lease)s
+"""
+
+_STRIKE = f"""
+UPDATE run SET claim = NULL, strikes = strikes + 1,
+    claim_until = CASE WHEN strikes + 1 < {MAX_STRIKES} THEN
+        clock_timestamp() + make_interval(secs => power(5, strikes)) END,
+    held = CASE WHEN strikes + 1 >= {MAX_STRIKES} THEN %(reason)s::text END
+WHERE namespace = %(namespace)s AND run = %(run)s AND claim = %(lease)s
+"""
+
+_ANY = "*"
+
+_FORGO = """
+UPDATE run SET claim = NULL, claim_until = NULL
+WHERE namespace = %(namespace)s AND claim = %(lease)s AND run <> ALL (%(active)s::text[])
+"""
+
+_COUNT_WAITING = f"""
+SELECT count(*) FROM run WHERE {_WANTED} AND run.held IS NULL AND (
+    run.status = 'running' OR (run.status = 'queued' AND coalesce(run.due_at, 0) <= {_NOW} + %(within)s)
+    OR (run.status = 'paused' AND run.due_at <= {_NOW} + %(within)s)
+) AND NOT EXISTS (
+    SELECT FROM queue WHERE queue.namespace = run.namespace AND queue.name = run.queue AND queue.paused
+)
+"""
+
+
+class PostgresClaims:
+    """Claims of any number of workers on any number of machines."""
+
+    def __init__(self, store: PostgresStore, wanted: Wanted) -> None:
+        self._store = store
+        self._queues = list(wanted.queues) or None
+        self._skipped = SkipList()
+        self._workflows = None if wanted.workflows is None else list(wanted.workflows)
+        self._in_doubt: set[str] = set()
+        """The runs whose claims this worker may hold without knowing it, since an answer got lost; `*` means any."""
+
+    def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
+        """Claim runs that lost their owner, then the most urgent; of limited queues as far as their limits allow."""
+        lease = self._store.lease()
+        values = {
+            **self._values([*active, *self._skipped.runs()]),
+            "lease": lease,
+            "executed": active_runs.of(self._store),
+            "seconds": max(LASTS, self._store.lease_seconds),
+        }
+        settled = self._in_doubt.difference(active)
+        with self._in_doubt_on_error(_ANY), self._store.transaction() as connection:
+            if settled:
+                connection.execute(_FORGO, {**values, "active": [*active, *values["executed"]]})
+            rooms = allowances(connection, self._store.namespace, self._queues)
+            # A run that lost its owner counts as running already.
+            paused = [queue for queue, room in rooms.items() if room.paused]
+            chosen = _rows(connection, _FIND_ORPHANED, {**values, "others": paused, "limit": limit})
+            if len(chosen) < limit:
+                ready = self._ready(connection, rooms, {**values, "limit": limit - len(chosen)})
+                began = _most_urgent(ready, limit - len(chosen), rooms)
+                self._spend(connection, began, rooms)
+                chosen += began
+            if not chosen:
+                self._in_doubt -= settled
+                return []
+            rows = connection.execute(_CLAIM.encode(), {**values, "nos": [found.no for found in chosen]})
+            held = dict(rows.fetchall())
+        self._in_doubt -= settled
+        return [
+            Claim(found.run, found.workflow, found.queue, found.why)
+            for found in chosen
+            if held[found.no] is None
+        ]
+
+    def _ready(self, connection: Connection, rooms: dict[str, Room], values: dict[str, Any]) -> list[_Found]:
+        """Return the most urgent runs of each limited queue that has room, and of all queues without limits."""
+        found = _rows(connection, _FIND_ELSEWHERE, {**values, "others": list(rooms)})
+        for queue, room in rooms.items():
+            if room.runs:
+                most = min(room.runs, values["limit"])
+                found += _rows(connection, _FIND_IN_QUEUE, {**values, "queue": queue, "limit": most})
+        return found
+
+    def _spend(self, connection: Connection, began: list[_Found], rooms: dict[str, Room]) -> None:
+        for queue in rooms:
+            runs = sum(found.queue == queue for found in began)
+            spend(connection, self._store.namespace, queue, runs)
+
+    def _values(self, passed: Collection[str]) -> dict[str, Any]:
+        return {
+            "namespace": self._store.namespace,
+            "queues": self._queues,
+            "workflows": self._workflows,
+            "skipped": self._skipped.workflows,
+            "passed": list(passed),
+        }
+
+    def release(self, run: str, seconds: float = 0.0) -> None:
+        """Release the claim; the run rests for `seconds`."""
+        self._change(_RELEASE, run=run, rest=seconds)
+
+    def strike(self, run: str, reason: str) -> None:
+        """Let the run rest, longer each time; after the last strike it is held until somebody requeues it."""
+        self._change(_STRIKE, run=run, reason=reason[:1000])
+
+    def avoid(self, workflow: str) -> None:
+        """Leave the runs of a workflow to others."""
+        self._skipped.avoid(workflow)
+
+    def leave(self, run: str) -> None:
+        """Leave a run to others for a while."""
+        self._skipped.leave(run)
+
+    def _change(self, sql: str, run: str, **values: Any) -> None:
+        lease, namespace = self._store.lease(), self._store.namespace
+        with self._in_doubt_on_error(run), self._store.transaction() as connection:
+            connection.execute(sql, {**values, "run": run, "lease": lease, "namespace": namespace})
+
+    @contextmanager
+    def _in_doubt_on_error(self, run: str) -> Iterator[None]:
+        """Remember that a change of claims in the block may have happened although it failed."""
+        try:
+            yield
+        except StoreError:
+            self._in_doubt.add(run)
+            raise
+
+    def count_waiting(self, within: float) -> int:
+        """Return how many wanted runs are running, queued, or due soon."""
+        with self._store.transaction() as connection:
+            rows = connection.execute(
+                _COUNT_WAITING, {**self._values(self._skipped.runs(within)), "within": within}
+            ).fetchall()
+        return int(rows[0][0])
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when the server notifies that something was queued."""
+        return self._store.listen_queue(callback)
+
+
+def _rows(connection: Connection, sql: str, values: dict[str, Any]) -> list[_Found]:
+    return [_Found(*row) for row in connection.execute(sql.encode(), values).fetchall()]
+
+
+def _most_urgent(found: Iterable[_Found], limit: int, rooms: dict[str, Room]) -> list[_Found]:
+    """Return the most urgent of all, and of no limited queue more than it has room for."""
+    left = {queue: room.runs for queue, room in rooms.items()}
+    chosen: list[_Found] = []
+    for each in sorted(found, key=lambda each: (-each.priority, each.since, each.no)):
+        if len(chosen) < limit and left.get(each.queue, 1) > 0:
+            chosen.append(each)
+            if each.queue in left:
+                left[each.queue] -= 1
+    return chosen

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.submission import DEFAULT_QUEUE, Place
-from holdfast.errors import INVALID, HoldfastError, Remedy, problem_of
+from holdfast.errors import INVALID, HoldfastError, Remedy, problem_of, suggestion
 from holdfast.fleet.catalog import Catalog, UnknownWorkflow
 from holdfast.fleet.cron import Cron
 from holdfast.fleet.queues import on_postgres
 from holdfast.journal.journal import Journal
-from holdfast.journal.sealing import open_value, seal_value
+from holdfast.journal.sealing import Seal, open_value, seal_value
 from holdfast.state.codec import Codec, TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Store
-from holdfast.suggestions import suggestion
 from holdfast.views.plain import View
 
 if TYPE_CHECKING:

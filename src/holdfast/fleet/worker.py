@@ -32,8 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.events import Observer
 from holdfast.fleet.catalog import Catalog, UnknownWorkflow
-from holdfast.fleet.claims import Claim, Claims, LocalClaims, Wanted
-from holdfast.fleet.postgres_claims import PostgresClaims
+from holdfast.fleet.claims import Claim, Claims, LocalClaims, PostgresClaims, Wanted
 from holdfast.fleet.queues import is_postgres
 from holdfast.fleet.schedules import Schedules, submitting
 from holdfast.stores.base import Leases, Store

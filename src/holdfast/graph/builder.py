@@ -18,18 +18,18 @@ from holdfast.engine.settings import ON_CHANGE, CheckpointPolicy, Retention, Set
 from holdfast.errors import (
     GraphInvalid,
     HoldfastError,
+    suggestion,
 )
 from holdfast.events import Event, Observer, resolve_observer
 from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Retry, Route
 from holdfast.graph.validation import check
 from holdfast.journal.journal import Journal
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.state.schema import Schema
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
 from holdfast.stores.base import Store, is_in_memory
-from holdfast.suggestions import suggestion
 from holdfast.values import START
 
 _GIVEN = ("state", "ctx", "config")

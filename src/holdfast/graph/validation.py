@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
+from holdfast.errors import suggestion
 from holdfast.graph.graph import Graph
-from holdfast.suggestions import suggestion
 from holdfast.values import END, START
 
 # The `executor` option of a node: what it means, and what is wrong with it.

@@ -16,9 +16,8 @@ from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, break_at, genesis, is_whole, misplaced
 from holdfast.journal.records import RunAnnotated
 from holdfast.journal.run_state import Annotation, Frame, RunState
-from holdfast.journal.sealing import CHAIN_BYTES, has_sealed, is_sealed
+from holdfast.journal.sealing import CHAIN_BYTES, Seal, has_sealed, is_sealed
 from holdfast.state.codec import Codec, TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Entry, Message, RunInfo, Snapshot, Store, StoredCheckpoint
 from holdfast.stores.integrity import Found, Inspector, Observed, changed_meanwhile, inspecting, repaired_as
 from holdfast.values import RunStatus

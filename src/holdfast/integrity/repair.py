@@ -28,10 +28,9 @@ from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal, Loaded, genesis, link
 from holdfast.journal.records import Fault, RunAnnotated, RunEnded
 from holdfast.journal.run_state import DONE
-from holdfast.journal.sealing import is_sealed
+from holdfast.journal.sealing import Seal, is_sealed
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
 from holdfast.stores.files.disk import explained, sync, sync_folder, write_at
 from holdfast.stores.files.run_folder import folder_name

@@ -16,9 +16,8 @@ from holdfast.errors import CodecError, CommandRefused, CorruptJournal, Holdfast
 from holdfast.journal.encoding import Track, encode_records
 from holdfast.journal.journal import Journal, break_at, genesis, is_whole, link, misplaced, verified
 from holdfast.journal.records import Fault, RunEnded
-from holdfast.journal.sealing import CHAIN_BYTES, Bodies, is_sealed
+from holdfast.journal.sealing import CHAIN_BYTES, Bodies, Seal, is_sealed
 from holdfast.state.codec import TolerantCodec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import (
     PAGE_BYTES,
     PAGE_ENTRIES,

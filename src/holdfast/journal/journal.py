@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast import clock
-from holdfast.errors import CodecError, CorruptJournal, Remedy, RunNotFound
+from holdfast.errors import CodecError, CorruptJournal, Remedy, RunNotFound, suggestion
 from holdfast.journal.commit import Committer, Inboxes, committer_of
 from holdfast.journal.encoding import Track, decode_records, decode_run, encode_run
 from holdfast.journal.fold import apply
 from holdfast.journal.records import Forked, Record, StepAdvanced
 from holdfast.journal.run_state import RunState, at_checkpoint
-from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, has_sealed, is_sealed, snapshot_digest
+from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, Seal, has_sealed, is_sealed, snapshot_digest
 from holdfast.state.codec import Codec
-from holdfast.state.encryption import Seal
 from holdfast.stores.base import Conflict, Entry, Readable, RunInfo, Snapshot, Store, namespace_of
-from holdfast.suggestions import suggestion
 
 # Durable deadlines as a process waits for them: by wall time, bounded by the monotonic clock.
 

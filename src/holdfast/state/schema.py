@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, TypedDict, get_args, get_origin
 
-from holdfast.errors import StateInvalid
+from holdfast.errors import StateInvalid, closest, suggestion
 from holdfast.state.codec import Codec
 from holdfast.state.ops import (
     Cells,
@@ -22,7 +22,6 @@ from holdfast.state.ops import (
     make_op,
 )
 from holdfast.state.types import Types, declared_types
-from holdfast.suggestions import closest, suggestion
 
 # How an update of a key meets the value that is there: the built-in reducers.
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from holdfast import clock
-from holdfast.errors import CodecError
+from holdfast.errors import CodecError, suggestion
 from holdfast.events import Event, Observer, tell
 from holdfast.state.codec import Codec
 from holdfast.state.ops import GUARDED, ReadOnly, Slot, freeze, thaw
-from holdfast.suggestions import suggestion
 
 # The part of a state that a node has declared to read.
 

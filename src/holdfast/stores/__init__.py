@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, closest
 from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import (
@@ -19,7 +19,6 @@ from holdfast.stores.namespaces import (
     split_namespace,
     wanted_namespace,
 )
-from holdfast.suggestions import closest
 from holdfast.threads import locked
 
 _SCHEMES = ("memory", "sqlite", "file")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, suggestion
 from holdfast.graph.builder import StateGraph
 from holdfast.graph.fingerprint import Fingerprint, definition_fingerprint
 from holdfast.graph.graph import Route
@@ -19,7 +19,6 @@ from holdfast.graph.source_code import digest
 from holdfast.graph.validation import THREADS
 from holdfast.state.schema import merge
 from holdfast.state.state import State
-from holdfast.suggestions import suggestion
 from holdfast.workflows.edges import (
     OUTPUT,
     Ending,

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engine.context import Context
-from holdfast.errors import CommandRefused
+from holdfast.errors import CommandRefused, suggestion
 from holdfast.state.state import State, origin_of
 from holdfast.stores.namespaces import shown_url
-from holdfast.suggestions import suggestion
 from holdfast.workflows.errors import BudgetExceeded
 from holdfast.workflows.model import Definition, Limits, Step, WorkflowSettings
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets

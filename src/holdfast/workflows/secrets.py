@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast.errors import CONFIGURATION
-from holdfast.suggestions import suggestion
+from holdfast.errors import CONFIGURATION, suggestion
 from holdfast.workflows.language.values import Missing, Misuse
 
 # The forms in which a secret may turn up in a text: escaped, quoted, encoded, line by line, wrapped.

@@ -13,13 +13,12 @@ from typing import Any
 from holdfast.engine.app import App
 from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.settings import CheckpointPolicy, Retention
-from holdfast.errors import CannotRerun, GraphInvalid, HoldfastError
+from holdfast.errors import CannotRerun, GraphInvalid, HoldfastError, did_you_mean
 from holdfast.events import Event, Observer
 from holdfast.graph.graph import Graph, base_name, outline_names, renamed_nodes
 from holdfast.journal.run_state import frame_of, node_of
 from holdfast.state.state import State
 from holdfast.stores.base import Store
-from holdfast.suggestions import did_you_mean
 from holdfast.workflows.compile import StepInvalid, StepsInvalid, compile_workflow, read_inputs
 from holdfast.workflows.edges import follow_by_order, last_output
 from holdfast.workflows.kinds.shell import Command

@@ -13,11 +13,10 @@ import numpy
 import ormsgpack
 
 from holdfast.engine.checkpoint_files import Unpickler
-from holdfast.errors import CodecError
+from holdfast.errors import CodecError, suggestion
 from holdfast.state.codec import Codec
 from holdfast.state.standard_types import MOST_ALIKE, MOST_ROWS
 from holdfast.state.types import Handler, Types
-from holdfast.suggestions import suggestion
 from holdfast.views.plain import MOST_PARTS, ViewCodec, plain
 from holdfast.workflows.language.compiler import Evaluation
 from holdfast.workflows.language.functions import FUNCTIONS

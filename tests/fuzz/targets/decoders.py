@@ -20,8 +20,8 @@ from holdfast.journal.checkpoint_ids import (
     times_reset,
 )
 from holdfast.journal.encoding import Track, decode_records, decode_run, encode_records, encode_run
+from holdfast.journal.sealing import Seal
 from holdfast.state.codec import DELTA, STORED, ZSTD, Codec, TolerantCodec, pack, unpack
-from holdfast.state.encryption import Seal
 from holdfast.state.types import Types
 from holdfast.stores.base import Entry, RunInfo, StoredCheckpoint
 from holdfast.stores.files import frames

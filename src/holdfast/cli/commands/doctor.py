@@ -22,7 +22,7 @@ from holdfast.cli.store_option import open_existing, open_journal, store_place
 from holdfast.engine.owner import liveness
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.fleet.queues import is_postgres
-from holdfast.state.encryption import VARIABLE, Seal
+from holdfast.journal.sealing import VARIABLE, Seal
 from holdfast.views.plain import size_text
 from holdfast.views.runs import run_list
 

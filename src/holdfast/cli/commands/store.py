@@ -46,7 +46,7 @@ from holdfast.errors import StoreError
 from holdfast.integrity.check import check_store
 from holdfast.integrity.repair import repair_store
 from holdfast.integrity.report import StoreReport
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import Seal
 from holdfast.stores import open_store
 from holdfast.stores.base import SCHEMA_VERSION
 from holdfast.stores.maintenance import schema_version, usage_of

@@ -22,7 +22,7 @@ from holdfast.cli.output import visible
 from holdfast.cli.render import count, one_line
 from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
-from holdfast.graph.drawing import mermaid
+from holdfast.graph.graph import mermaid
 from holdfast.views.runs import run_view
 from holdfast.workflows.model import Agent, Definition, Step, json_schema
 from holdfast.workflows.reading.problems import WorkflowInvalid

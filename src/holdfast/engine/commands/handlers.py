@@ -25,12 +25,12 @@ from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.decide import qualified
 from holdfast.engine.resume import edits
 from holdfast.engine.routing import ParallelWrite, meaning
-from holdfast.errors import CodecError, CommandRefused, HoldfastError, Remedy, problem_of
-from holdfast.graph.drawing import is_outline
+from holdfast.errors import CodecError, CommandRefused, HoldfastError, Remedy, problem_of, suggestion
 from holdfast.graph.graph import (
     Graph,
     base_name,
     has_parts,
+    is_outline,
     outline_at,
     outline_names,
     renamed,
@@ -68,7 +68,6 @@ from holdfast.journal.run_state import (
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, advance, make_op
 from holdfast.stores.base import RunInfo
-from holdfast.suggestions import suggestion
 from holdfast.values import START, step_label
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from typing import Any
 from holdfast import clock
 from holdfast.engine.commands.inbox import Change
 from holdfast.engine.decide import qualified
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, suggestion
 from holdfast.graph.graph import Graph, base_name, has_parts, outline_at, outline_names, whole_of
 from holdfast.journal.run_state import DONE, Frame, RunState, Step
 from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, thaw
 from holdfast.state.state import State, overlaid, state_view
-from holdfast.suggestions import suggestion
 from holdfast.values import START, readable_step
 
 logger = logging.getLogger("holdfast")

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.engine.resume import find_checkpoint, find_run
-from holdfast.errors import CheckpointNotFound, Remedy, RunFinished, StateInvalid
+from holdfast.errors import CheckpointNotFound, Remedy, RunFinished, StateInvalid, suggestion
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint, is_checkpoint_id, times_reset
 from holdfast.stores.base import RunInfo, Store, StoredCheckpoint
-from holdfast.suggestions import suggestion
 
 _PAGE = 500
 _SHOWN = 20

@@ -25,6 +25,7 @@ from holdfast.errors import (
     RunConflict,
     RunFinished,
     problem_of,
+    suggestion,
 )
 from holdfast.graph.graph import Graph, base_name, has_parts, whole_of
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
@@ -35,7 +36,6 @@ from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.stores.base import RunInfo, Store
-from holdfast.suggestions import suggestion
 from holdfast.values import START, RunStatus
 from holdfast.views.projection import GIVEN
 

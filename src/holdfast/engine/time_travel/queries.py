@@ -9,7 +9,7 @@ from holdfast.engine.graph_changes import changed_nodes
 from holdfast.engine.time_travel.checkpoints import Position, find_place, find_position
 from holdfast.errors import CheckpointNotFound, StateInvalid
 from holdfast.journal.journal import Journal
-from holdfast.state.encryption import Seal
+from holdfast.journal.sealing import Seal
 from holdfast.stores.base import Store
 from holdfast.views.comparison import Comparison, comparison
 from holdfast.views.diff.states import StateDifference, load_plainly, state_difference

@@ -11,13 +11,12 @@ from holdfast.engine.graph_changes import OTHER_WAY, changed_nodes, predecessors
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.affected import affected_nodes, all_successors
-from holdfast.errors import CannotRerun, Remedy, StateInvalid
+from holdfast.errors import CannotRerun, Remedy, StateInvalid, suggestion
 from holdfast.graph.graph import base_name
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Reusing
 from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
 from holdfast.stores.base import RunInfo
-from holdfast.suggestions import suggestion
 from holdfast.values import START, readable_step
 from holdfast.views.plain import View
 from holdfast.views.projection import FinishedStep, Projection, node_outline, project, renamed_node

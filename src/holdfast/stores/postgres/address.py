@@ -16,10 +16,9 @@ from urllib.parse import quote, unquote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, closest
 from holdfast.stores.base import DEFAULT_NAMESPACE
 from holdfast.stores.namespaces import check_namespace, in_namespace, is_cut_short, wanted_namespace
-from holdfast.suggestions import closest
 
 PASSWORD_VARIABLE, PASSWORD_FILE_VARIABLE = "HOLDFAST_STORE_PASSWORD", "HOLDFAST_STORE_PASSWORD_FILE"
 DEFAULT_SCHEMA = "holdfast"

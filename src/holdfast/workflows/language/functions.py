@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.suggestions import did_you_mean
+from holdfast.errors import did_you_mean
 from holdfast.workflows.language.values import (
     MAX_LENGTH,
     NUMBERS,

@@ -12,8 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.errors import HoldfastError
-from holdfast.suggestions import MOST_LOOKED_AT, suggestion
+from holdfast.errors import MOST_LOOKED_AT, HoldfastError, suggestion
 
 MAX_STEPS = 1_000_000
 """The cost that one evaluation may have. Reading a value costs 1; many values or long texts cost in proportion."""

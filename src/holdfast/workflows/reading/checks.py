@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.suggestions import did_you_mean
+from holdfast.errors import did_you_mean
 from holdfast.workflows.model import END_ROUTE, Definition, Step
 from holdfast.workflows.reading.problems import Problem, given, listed
 from holdfast.workflows.reading.source import DataPath, Source

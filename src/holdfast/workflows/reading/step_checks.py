@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.agents.schema import pattern_problem, patterns_in
+from holdfast.errors import did_you_mean
 from holdfast.graph.validation import executor_problems
-from holdfast.suggestions import did_you_mean
 from holdfast.workflows.language.templates import TemplateError, compile_expression, compile_template
 from holdfast.workflows.model import Ask, Part, Question
 from holdfast.workflows.reading.checks import RESERVED, SCOPE, Draft, Placed, check_declared

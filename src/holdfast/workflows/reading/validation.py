@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.suggestions import did_you_mean
+from holdfast.errors import did_you_mean
 from holdfast.workflows.model import KINDS, STEP_NAME, Definition, Part, Step
 from holdfast.workflows.reading.checks import MADE_UP, Draft, check_names, check_order
 from holdfast.workflows.reading.problems import MOST_PROBLEMS, Problem, WorkflowInvalid, given, listed
