@@ -57,7 +57,29 @@ class _Liveness:
         return self._seen() is None
 
 
-class _Started(threading.Event):
+class Flag(threading.Event):
+    """An event that is set once. An interrupted wait raises the interrupt.
+
+    `threading.Event` may raise `RuntimeError` instead, if Ctrl+C comes while it takes its lock again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def set(self) -> None:
+        super().set()
+        with suppress(RuntimeError):  # It was set before.
+            self._gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.is_set() and self._gate.acquire(timeout=-1 if timeout is None else timeout):
+            self._gate.release()
+        return self.is_set()
+
+
+class _Started(Flag):
     """What is waited for when a thread is started: that it runs, or that it was lost."""
 
     def __init__(self, liveness: _Liveness) -> None:

@@ -18,7 +18,7 @@ from holdfast.engine.settings import Outcome
 from holdfast.errors import Remedy, ResourceExhausted, with_remedies
 from holdfast.events import Event
 from holdfast.stores.base import in_memory_only
-from holdfast.threads import start
+from holdfast.threads import Flag, start
 from holdfast.values import RunStatus
 
 Main = Callable[[bool, Callable[[Execution], None]], Coroutine[Any, Any, Outcome]]
@@ -97,7 +97,7 @@ class RunThread(Generic[Result]):
     """
 
     def __init__(self, work: Callable[[], Result]) -> None:
-        self._work, self._begun, self._ended = work, threading.Lock(), threading.Event()
+        self._work, self._begun, self._ended = work, threading.Lock(), Flag()
         self._is_gone: Callable[[], bool] = lambda: False
         self._results: list[Result] = []
         self._error: BaseException | None = None
