@@ -43,13 +43,13 @@ A module that stands higher than its folder is named with it: what writes graphs
 
 ENGINE_LAYERS = (
     {"app", "resume_plan", "continuation", "time_travel.rewind", "time_travel.app_methods"},
-    {"runner", "blocking", "loop", "fast_path", "waves", "submission", "transfer"}
+    {"runner", "blocking", "loop", "waves", "submission", "transfer"}
     | {"commands.control", "time_travel.edits"},
     {"attempt", "executors", "saving", "resume", "retention", "graph_changes"}
     | {"commands.handlers", "time_travel.checkpoints", "time_travel.queries", "time_travel.rerun"}
     | {"time_travel.reuse"},
     {"context", "settings", "confirmation", "commands.subject"},
-    {"decide", "routing", "answers", "once", "owner", "environment", "checkpoint_files"}
+    {"decide", "answers", "once", "owner", "environment", "checkpoint_files"}
     | {"commands.inbox", "time_travel.affected"},
 )
 """The same inside the engine: what callers use, executing a run, one step and its record, what a step is given, and

@@ -13,9 +13,8 @@ from typing import Any
 
 from holdfast import clock
 from holdfast.engine.context import Context, Terminated
-from holdfast.engine.decide import Rules
+from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, Rules, meaning
 from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal
-from holdfast.engine.routing import Meaning, ParallelWrite, ParallelWrites, RouteFailed, graph_of, meaning
 from holdfast.engine.saving import Saving, state_for
 from holdfast.errors import CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
 from holdfast.graph.graph import AFTER_A_LOSS, Graph, Node, base_name
@@ -304,14 +303,14 @@ class Results:
 
     def _meaning(self, step: Step, value: Any, given: State | None) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
-        graph, frame = graph_of(self._graph, step), self._saving.run.frames[step.frame]
+        graph, frame = self._graph.at(step.frame), self._saving.run.frames[step.frame]
         ops, goto = meaning(graph, self._codec, frame, step, value, given)
         self._writes.check(graph, frame, step, ops)
         return ops, goto
 
     def close_frame(self, step: Step) -> None:
         """Record that the sub-graph that a step is has come to its end, with what it hands to its parent."""
-        graph, frames = graph_of(self._graph, step), self._saving.run.frames
+        graph, frames = self._graph.at(step.frame), self._saving.run.frames
         ops = [op for logged in (frames[step.id].log or {}).values() for op in logged]
         try:
             self._writes.check(graph, frames[step.frame], step, ops)
@@ -322,7 +321,7 @@ class Results:
 
     def _may_rerun(self, step: Step) -> bool:
         """Return whether a step may be repeated unasked although it may have taken effect."""
-        node = graph_of(self._graph, step).nodes[step.node]
+        node = self._graph.at(step.frame).nodes[step.node]
         return (self._rules.if_interrupted or node.if_interrupted) == "rerun"
 
     def _doubt(self, step: Step, error: ExecutorLost) -> None:
@@ -333,7 +332,7 @@ class Results:
 
     def failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
         """Record a failure: it is tried again, passed over, or the end of the run."""
-        node = graph_of(self._graph, step).nodes[step.node]
+        node = self._graph.at(step.frame).nodes[step.node]
         fault = fault_of(error)
         delay = _delay(node, step, error) if repeatable else None
         retry_at = None

@@ -25,20 +25,20 @@ from holdfast.engine.decide import (
     ExceedIterations,
     Gate,
     OpenFrame,
+    ParallelWrites,
     Reconcile,
     RefuseStep,
+    RouteFailed,
     RouteOn,
     SkipStep,
     Start,
     decide,
     elapsed,
 )
-from holdfast.engine.fast_path import FastPath
 from holdfast.engine.once import StopSignal
-from holdfast.engine.routing import ParallelWrites, RouteFailed, graph_of
 from holdfast.engine.saving import StepHost, state_for
 from holdfast.engine.settings import Settings
-from holdfast.engine.waves import Ending, Waves
+from holdfast.engine.waves import Ending, FastPath, Waves
 from holdfast.errors import ExecutionError, Remedy, ResourceExhausted, RunConflict, StoreError, problem_of
 from holdfast.events import Observer
 from holdfast.graph.graph import Node
@@ -549,7 +549,7 @@ class Execution(StepHost):
             result = await self._attempt_alone(step)
         if result.seconds >= 0:
             return result
-        node = graph_of(self.graph, step).nodes[step.node]
+        node = self.graph.at(step.frame).nodes[step.node]
         state, context = result.state, result.context
         assert state is not None
         return await attempt_async(node, step, state, context, self.config, result.value)
@@ -575,7 +575,7 @@ class Execution(StepHost):
     def prepare(self, step: Step) -> tuple[Node, State, Context | None]:
         """Return what an attempt of a step is made with."""
         self.steps_run += 1
-        node = graph_of(self.graph, step).nodes[step.node]
+        node = self.graph.at(step.frame).nodes[step.node]
         state = state_for(self.saving, step)
         if node.reads is not None:
             state = limited(state, node.reads, node.name, [op.key for op in step.item])

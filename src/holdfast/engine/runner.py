@@ -13,8 +13,8 @@ from holdfast import clock
 from holdfast.engine.environment import Environment
 from holdfast.engine.loop import Execution
 from holdfast.engine.owner import active_runs, describe, has_owner, is_alive, is_here, this_owner
-from holdfast.engine.routing import first_targets
 from holdfast.engine.settings import Outcome, Settings, Stats, public_pauses
+from holdfast.engine.waves import first_targets
 from holdfast.errors import (
     AnswerRejected,
     CodecError,

@@ -15,7 +15,6 @@ from holdfast import clock
 from holdfast.engine.commands.inbox import Inbox
 from holdfast.engine.once import Policy, StopSignal
 from holdfast.engine.owner import LeaseCheck
-from holdfast.engine.routing import graph_of
 from holdfast.engine.settings import Settings
 from holdfast.errors import ExecutionError, Remedy, RunConflict, StoreError, problem_of
 from holdfast.events import Event, Observer, tell, wanted
@@ -326,7 +325,7 @@ class StepHost:
         own = self.rules.if_interrupted or policy
         if own is not None:
             return own
-        of_node = graph_of(self.graph, step).nodes[step.node].if_interrupted
+        of_node = self.graph.at(step.frame).nodes[step.node].if_interrupted
         return "rerun" if callable(of_node) or step.id in self.wanted_again else of_node
 
     def spend(self, record: Spent, store: bool) -> None:

@@ -1,38 +1,110 @@
-"""The end of waves, of sub-graphs and of executions: what comes next is found and recorded."""
+"""Waves: what follows finished steps, the fast path of lone steps, sub-graphs, and the end of an execution."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
+import inspect
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
-from holdfast.engine.attempt import Gates, Results, fault_of
-from holdfast.engine.commands.inbox import Inbox
-from holdfast.engine.decide import qualified
-from holdfast.engine.once import StepInterrupted
-from holdfast.engine.routing import (
+from holdfast.engine.attempt import Gates, Result, Results, attempt_inline, fault_of
+from holdfast.engine.commands.inbox import POLL, Inbox
+from holdfast.engine.decide import (
     ParallelWrite,
     RouteFailed,
-    choose,
-    first_targets,
+    certain_of,
     merge_targets,
+    qualified,
     to_targets,
 )
+from holdfast.engine.once import StepInterrupted, StopSignal
 from holdfast.engine.saving import Saving
 from holdfast.errors import ExecutionError, MaxIterationsExceeded, Remedy, problem_of
-from holdfast.graph.graph import Graph, base_name
-from holdfast.journal.records import FrameOpened, RunEnded, Target, WaveFinished
-from holdfast.journal.run_state import DONE, EVERY_KEY, FAILED, Frame, Step
+from holdfast.graph.graph import Graph, Node, Send, base_name
+from holdfast.journal.records import FrameOpened, RunEnded, StepAdvanced, Target, WaveFinished
+from holdfast.journal.run_state import DONE, EVERY_KEY, FAILED, ONE_OFF, Frame, Step
+from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, advance
+from holdfast.state.schema import EVERYWHERE
 from holdfast.state.state import State, state_view
-from holdfast.stores.base import RunInfo, in_memory_only
-from holdfast.values import RunStatus
+from holdfast.stores.base import in_memory_only
+from holdfast.values import START, RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.engine.loop import Execution
 
 logger = logging.getLogger("holdfast")
 
-Waiting = dict[str, tuple[str, ...]]
+Emit = Callable[..., None]
+
+
+async def choose(graph: Graph, node: str, state: State, emit: Emit | None) -> list[str | Send]:
+    """Return the nodes and items that follow `node`, by its routing function or its edges; joins excepted."""
+    if node in graph.exits:
+        return []
+    route = graph.route_from.get(node)
+    if route is not None:
+        chosen = route.choose(state)
+        if inspect.isawaitable(chosen):
+            chosen = await chosen
+        is_one = isinstance(chosen, (str, Send)) or not isinstance(chosen, Iterable)
+        return [_translate(node, item, route.mapping) for item in ((chosen,) if is_one else chosen)]
+    edges = graph.edges_from.get(node, ())
+    for edge in edges:
+        if edge.when is None:
+            continue
+        result = edge.when(state)
+        if inspect.isawaitable(result):
+            result = await result
+        if emit is not None:
+            emit("edge.evaluate", node, **{"from": node, "to": edge.target, "result": bool(result)})
+        if result:
+            return [edge.target]
+    plain: list[str | Send] = [edge.target for edge in edges if edge.when is None]
+    if edges and not plain:
+        raise RouteFailed(
+            node,
+            f"no valid edge transition from node: {node} (no condition was true; "
+            "add an edge without `when` as the fallback)",
+        )
+    return plain
+
+
+def _translate(node: str, item: Any, mapping: Mapping[Any, str] | None) -> str | Send:
+    if isinstance(item, Send):
+        return item
+    if mapping is not None:
+        if item not in mapping:
+            known = ", ".join(map(repr, mapping))
+            raise RouteFailed(
+                node, f"the route from {node!r} returned {item!r}, which is not in its mapping ({known})"
+            )
+        return mapping[item]
+    if not isinstance(item, str):
+        raise RouteFailed(node, f"the route from {node!r} returned {item!r}; return node names, Sends or END")
+    return item
+
+
+async def first_targets(graph: Graph, state: State, codec: Codec) -> tuple[Target, ...]:
+    """Return the nodes a graph begins with."""
+    chosen = await choose(graph, START, state, None)
+    return merge_targets(graph, [(START, to_targets(graph, START, chosen, codec))])
+
+
+@contextmanager
+def _routing(node: str, said: str = "") -> Iterator[None]:
+    """Turn any error of this block into a `RouteFailed` of a node, with its message or what is said of it."""
+    try:
+        yield
+    except RouteFailed:
+        raise
+    except Exception as error:
+        raise RouteFailed(node, f"{said}{error!r}" if said else problem_of(error)) from error
 
 
 class Waves:
@@ -49,7 +121,8 @@ class Waves:
         """Record the end of a wave, asking conditions and routing functions what follows."""
         graph = self._graph.at(frame.path)
         steps = list(frame.active.values()) if names is None else [frame.active[name] for name in names]
-        try:
+        waiting = dict(frame.waiting)
+        with _routing(steps[-1].node):
             ops = [op for step in steps for op in step.ops]
             cells = advance(frame.cells, ops)
             reduced: list[Op] = []
@@ -57,12 +130,8 @@ class Waves:
                 reduced = graph.schema.reduce(self._codec, cells, ops)
                 cells = advance(cells, reduced)
             state = state_view(cells, self._codec, self._saving.run_id, "", steps[-1].node, clock.time())
-            targets, waiting = await self._find_next(graph, steps, state, frame.waiting)
+            targets = await self._find_next(graph, steps, state, waiting)
             targets = targets or closing(graph, steps, len(frame.active) - len(steps))
-        except RouteFailed:
-            raise
-        except Exception as error:
-            raise RouteFailed(steps[-1].node, problem_of(error)) from error
         self.end_wave(
             WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names), frame, steps
         )
@@ -73,55 +142,42 @@ class Waves:
         def end() -> None:
             self._saving.record(record)
             self._saving.mark(frame, [step.node for step in steps], [target.node for target in record.next])
-            self._after_wave(frame, steps, record.next)
+            for step in steps if self.interrupt_after else ():
+                if qualified(step) in self.interrupt_after and step.id not in self.reused:
+                    self._gates.after(step)
+            if self._saving.observer is not None:
+                self.tell_wave(frame, steps, record.next)
 
         self._saving.writer.together(end)
 
     async def _find_next(
-        self, graph: Graph, steps: list[Step], state: State, waiting: Waiting
-    ) -> tuple[tuple[Target, ...], Waiting]:
+        self, graph: Graph, steps: list[Step], state: State, waiting: dict[str, tuple[str, ...]]
+    ) -> tuple[Target, ...]:
+        """Return what finished steps lead to; `waiting` learns of the joins that they have reached."""
         found: list[tuple[str, list[Target]]] = []
-        waiting = dict(waiting)
-        chosen_for: set[str] = set()
-        for step in steps:
-            if step.goto is not None:
-                found.append((step.node, list(step.goto)))
-            elif step.node not in chosen_for:
-                chosen_for.add(step.node)
-                found += await self._follow(graph, step.node, state, waiting)
-        return merge_targets(graph, found), waiting
-
-    async def _follow(
-        self, graph: Graph, node: str, state: State, waiting: Waiting
-    ) -> list[tuple[str, list[Target]]]:
-        """Return what one finished node leads to; `waiting` learns of the joins that it has reached."""
         emit = self._saving.emit if self._saving.observer is not None else None
-        try:
-            chosen = await choose(graph, node, state, emit)
-        except RouteFailed:
-            raise
-        except Exception as error:
-            raise RouteFailed(node, f"routing after {base_name(node)!r} failed: {error!r}") from error
-        found = [(node, to_targets(graph, node, chosen, self._codec))]
-        for join in graph.joins_from.get(node, ()):
-            arrived = waiting.get(join.id, ())
-            arrived = arrived if node in arrived else (*arrived, node)
-            if len(arrived) == len(join.sources):
-                waiting.pop(join.id, None)
-                found.append((node, to_targets(graph, node, [join.target], self._codec)))
-            else:
-                waiting[join.id] = arrived
-        return found
-
-    def _after_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
-        if self.interrupt_after:
-            for step in steps:
-                if qualified(step) in self.interrupt_after and step.id not in self.reused:
-                    self._gates.after(step)
-        if self._saving.observer is not None:
-            self.tell_wave(frame, steps, targets)
+        chosen_for: set[str] = set()
+        for node, goto in ((step.node, step.goto) for step in steps):
+            if goto is not None:
+                found.append((node, list(goto)))
+            if goto is not None or node in chosen_for:
+                continue
+            chosen_for.add(node)
+            with _routing(node, f"routing after {base_name(node)!r} failed: "):
+                chosen = await choose(graph, node, state, emit)
+            found.append((node, to_targets(graph, node, chosen, self._codec)))
+            for join in graph.joins_from.get(node, ()):
+                arrived = waiting.get(join.id, ())
+                arrived = arrived if node in arrived else (*arrived, node)
+                if len(arrived) == len(join.sources):
+                    waiting.pop(join.id, None)
+                    found.append((node, to_targets(graph, node, [join.target], self._codec)))
+                else:
+                    waiting[join.id] = arrived
+        return merge_targets(graph, found)
 
     def tell_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
+        """Tell the observers of the end of a wave."""
         say = self._saving.say
         for step in steps:
             for target in targets:
@@ -146,7 +202,12 @@ class Waves:
         parent = self._graph.at(step.frame)
         child = parent.nodes[step.node].graph
         assert child is not None
-        shared = _shared_keys(parent, child)
+        shared = tuple(parent.schema.channels)
+        if parent.schema.is_open and child.schema.is_open:
+            shared = EVERY_KEY
+        elif not child.schema.is_open:
+            own_keys = child.schema.channels
+            shared = tuple(key for key in own_keys if parent.schema.is_open or key in shared)
         cells = self._saving.run.frames[step.frame].cells
         inherited = {key: cells[key] for key in cells if shared == EVERY_KEY or key in shared}
         own = [op for op in step.item if child.schema.is_open or op.key in child.schema.channels]
@@ -154,12 +215,8 @@ class Waves:
         fresh = [op for op in child.schema.initial(self._codec, {}) if op.key not in known]
         begun = advance(inherited, [*fresh, *own])
         state = state_view(begun, self._codec, self._saving.run_id, "", step.node, clock.time())
-        try:
+        with _routing(step.node):
             targets = await first_targets(child, state, self._codec)
-        except RouteFailed:
-            raise
-        except Exception as error:
-            raise RouteFailed(step.node, problem_of(error)) from error
         reduced = tuple(key for key in shared if child.schema.reduces(key) and parent.schema.reduces(key))
         self._saving.record(FrameOpened(step.id, shared, (*fresh, *own), targets, reduced))
 
@@ -171,14 +228,120 @@ def closing(graph: Graph, steps: list[Step], others: int) -> tuple[Target, ...]:
     return (Target(graph.last),)
 
 
-def _shared_keys(parent: Graph, child: Graph) -> tuple[str, ...]:
-    if parent.schema.is_open and child.schema.is_open:
-        return EVERY_KEY
-    if child.schema.is_open:
-        return tuple(parent.schema.channels)
-    return tuple(
-        key for key in child.schema.channels if parent.schema.is_open or key in parent.schema.channels
-    )
+_WAVE_EVENTS = ("wave.start", "state.update", "cycle.detected")
+"""Events that only the loop tells."""
+
+
+class FastPath:
+    """The short way for the commonest graphs. It records what the loop would record, which goes on where it stops.
+
+    `end_wave` ends a wave without asking conditions or routing functions. `run_on` runs and saves sync steps for as
+    long as there is nothing to decide, to ask or to look at.
+    """
+
+    def __init__(self, execution: Execution, waves: Waves, config: Mapping[str, Any]) -> None:
+        self._execution, self._waves, self._config = execution, waves, config
+        self._graph, self._saving, self._run = execution.graph, execution.saving, execution.run
+        self._codec, rules, schema = execution.codec, execution.rules, execution.graph.schema
+        gated = rules.interrupt_before or waves.interrupt_after
+        is_plain = rules.barrier and not gated and self._run.reuse is None
+        reduces = any(schema.reduces(key) for key in schema.channels)
+        tells_all = any(self._saving.hears(type_) for type_ in _WAVE_EVENTS)
+        saves = execution.private and self._saving.saves_every_wave
+        self._may_run = is_plain and saves and not reduces and not tells_all
+
+    def end_wave(self, frame: Frame, names: tuple[str, ...] | None) -> bool:
+        """Record the end of a wave of one step that only one node can follow; return False for any other wave."""
+        if len(frame.active) != 1:
+            return False
+        (step,) = frame.active.values()
+        graph = self._graph if not frame.path else self._graph.at(frame.path)
+        only = graph.only_next.get(step.node)
+        if only is None or step.goto is not None:
+            return False
+        for op in step.ops:
+            if op.kind == "reduce":
+                return False
+        targets = (Target(only),) if only in graph.nodes else closing(graph, [step], 0)
+        waiting = tuple(frame.waiting.items()) if frame.waiting else ()
+        record = WaveFinished(frame.path, (), targets, waiting, names)
+        if self._waves.interrupt_after:
+            self._waves.end_wave(record, frame, [step])
+            return True
+        self._saving.record(record)
+        self._saving.mark(frame, [step.node], [target.node for target in targets])
+        if self._saving.observer is not None:
+            self._waves.tell_wave(frame, [step], targets)
+        return True
+
+    def may_run(self) -> bool:
+        """Return True if the run is one step of the root graph and nothing else."""
+        run = self._run
+        root = run.frames[""]
+        lone = len(run.frames) == 1 and len(root.active) == 1 and not root.waiting
+        return self._may_run and lone and not run.pauses
+
+    def run_on(self, step: Step) -> tuple[Step, Result | None]:
+        """Run `step`, whose start is saved, and those after it.
+
+        Return the last one begun with its result, or with `None` if this path cannot run it.
+        """
+        execution, root = self._execution, self._run.frames[""]
+        loop = asyncio._get_running_loop()
+        # A sync node may run an event loop of its own here just as it may in a worker thread.
+        asyncio._set_running_loop(None)
+        try:
+            node = self._graph.nodes[step.node]
+            while node.runs_inline:
+                execution.inline = True
+                try:
+                    if execution.stop is not None:
+                        return step, Result(step, error=StopSignal())
+                    execution.lease.refuse()
+                    _, state, context = execution.prepare(step)
+                    result = attempt_inline(node, step, state, context, self._config)
+                finally:
+                    execution.inline = False
+                following = self._after(step, result)
+                if following is None or not self._move_on(step, result, following.name):
+                    return step, result
+                (step,) = root.active.values()
+                node = following
+            return step, None
+        finally:
+            asyncio._set_running_loop(loop)
+
+    def _after(self, step: Step, result: Result) -> Node | None:
+        """Return the node to go on with at once, if there is nothing else to do before."""
+        execution = self._execution
+        if result.error is not None or type(result.value) is not dict or ONE_OFF in step.notes:
+            return None
+        if execution.stop is not None or execution.pausing is not None or execution.inbox.has_commands:
+            return None
+        graph = self._graph
+        node = graph.nodes.get(graph.only_next.get(step.node, ""))
+        if node is None or node.graph is not None or clock.perf_counter() - execution.inbox.polled > POLL:
+            return None
+        return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
+
+    def _move_on(self, step: Step, result: Result, node: str) -> bool:
+        root, reads = self._run.frames[""], self._graph.nodes[step.node].reads
+        try:
+            certain = EVERYWHERE if reads is None else certain_of(reads)
+            ops = self._graph.schema.resolve(self._codec, root.cells, result.value, certain)
+        except Exception:
+            return False  # The loop finds the same, and records it.
+        name, saving = f"{node}#{root.visits.get(node, 0) + 1}", self._saving
+        if saving.observer is not None:
+            facts = {"step": step.id, "error": False, "seconds": result.seconds}
+            saving.say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
+        saving.record(StepAdvanced(step.id, tuple(ops), name, result.seconds))
+        saving.save_move(step.node, node)
+        if saving.observer is not None:
+            saving.say("edge.transition", step.node, **{"from": step.node, "to": node})
+            saving.say("node.start", node, step=name, attempt=1, iteration=root.waves + 1)
+            saving.tell_saved()
+        return True
 
 
 @functools.cache
@@ -192,7 +355,7 @@ class Ending:
 
     def __init__(self, saving: Saving, gates: Gates, results: Results, inbox: Inbox) -> None:
         self._saving, self._gates, self._results, self._inbox = saving, gates, results, inbox
-        self._record, self._say = saving.record, saving.say
+        self._say = saving.say
         self.failure: ExecutionError | None = None
 
     def exceed(self, frame: Frame, limit: int) -> None:
@@ -234,15 +397,16 @@ class Ending:
             due_at = min(times, default=None)
         now = clock.time()
         facts = dataclasses.replace(writer.info, status=str(status), updated_at=now, owner="", due_at=due_at)
-        writer.together(lambda: self._record_end(RunEnded(status, fault, node), facts))
+
+        def record() -> None:
+            self._saving.record(RunEnded(status, fault, node))
+            writer.set_info(facts)
+
+        writer.together(record)
         if due_at is None:
             self._saving.settings.journal.deadlines.forget(self._saving.run_id)
         if self._saving.observer is not None:
             self._say_end(status, reason)
-
-    def _record_end(self, ended: RunEnded, facts: RunInfo) -> None:
-        self._record(ended)
-        self._saving.writer.set_info(facts)
 
     def _remedies(self, cause: BaseException | None) -> tuple[Remedy, ...]:
         """Return what can be done about a failure: a resume, unless that would only repeat it."""
@@ -251,11 +415,6 @@ class Ending:
             failed = [step.id for step in self._saving.run.active() if step.status == FAILED][:1]
             return (*(Remedy("skip", name, {"step": step}) for step in failed), Remedy("reuse", name))
         return (Remedy("settle" if isinstance(cause, StepInterrupted) else "resume", name),)
-
-    @property
-    def _kept(self) -> str:
-        """What holds of the finished steps of a run that has stopped."""
-        return f"finished steps are kept{in_memory_only(self._saving.settings.journal.store)}"
 
     def _say_end(self, status: RunStatus, reason: str) -> None:
         run = self._saving.run
@@ -285,7 +444,8 @@ class Ending:
         kind: type[ExecutionError] = ExecutionError,
         remedies: tuple[Remedy, ...] = (),
     ) -> ExecutionError:
-        kept, remedies = self._kept, remedies or self._remedies(cause)
+        kept = f"finished steps are kept{in_memory_only(self._saving.settings.journal.store)}"
+        remedies = remedies or self._remedies(cause)
         if self._saving.policy.on_failure == "rollback":
             kept, remedies = "the run was rolled back: nothing of it is kept", ()
         error = kind(

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.checkpoints.interactive import GraphConfig
 from holdfast.checkpoints.store import CheckpointData, CheckpointStore
 from holdfast.engine.app import App
-from holdfast.engine.routing import RouteFailed
+from holdfast.engine.decide import RouteFailed
 from holdfast.engine.settings import Outcome
 from holdfast.errors import (
     CheckpointNotFound,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.routing import RouteFailed
+from holdfast.engine.decide import RouteFailed
 from holdfast.errors import INVALID, HoldfastError
 
 

@@ -22,9 +22,8 @@ from holdfast.engine.commands.inbox import (
     StepRequest,
 )
 from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
-from holdfast.engine.decide import qualified
+from holdfast.engine.decide import ParallelWrite, meaning, qualified
 from holdfast.engine.resume import edits
-from holdfast.engine.routing import ParallelWrite, meaning
 from holdfast.errors import CodecError, CommandRefused, HoldfastError, Remedy, problem_of, suggestion
 from holdfast.graph.graph import (
     Graph,

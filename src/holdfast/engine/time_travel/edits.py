@@ -12,10 +12,10 @@ from holdfast.engine.commands.control import Update, changes_of, waits_for_worke
 from holdfast.engine.commands.handlers import explained, modified, records_of
 from holdfast.engine.commands.inbox import EDIT, Change, RunCommand
 from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
+from holdfast.engine.decide import meaning
 from holdfast.engine.graph_changes import brought_over
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.resume import load_latest
-from holdfast.engine.routing import meaning
 from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.affected import successors
 from holdfast.errors import (

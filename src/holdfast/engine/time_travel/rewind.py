@@ -13,12 +13,12 @@ from holdfast.engine.continuation import go_on, reconciled_graph
 from holdfast.engine.graph_changes import renamed_outline, sources_turned
 from holdfast.engine.owner import this_owner
 from holdfast.engine.resume import ResumeOptions, as_journalled
-from holdfast.engine.routing import first_targets
 from holdfast.engine.runner import Caller, Runner
 from holdfast.engine.settings import Outcome, Settings
 from holdfast.engine.time_travel.checkpoints import Position, find_position
 from holdfast.engine.time_travel.edits import Access, Edit, Overrides, apply_edit, mark_of, refuse_owned
 from holdfast.engine.time_travel.rerun import Rerun, plan_rerun_from
+from holdfast.engine.waves import first_targets
 from holdfast.errors import (
     CannotRerun,
     CheckpointNotFound,
