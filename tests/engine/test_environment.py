@@ -174,19 +174,12 @@ def test_git_says_later_whether_files_are_changed(copy: Path, monkeypatch: pytes
 def test_what_waits_for_git_is_called(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(copy)
     known, called = Repository(), list[str]()
-
-    def wanted() -> None:
-        called.append("wanted")
-
-    def unwanted() -> None:
-        called.append("unwanted")
-
-    with known._lock:
-        known._look(0.0)
-        known._waiting += [wanted, unwanted]
-        known._waiting.remove(unwanted)
+    known.when_known(lambda: called.append("before it is asked"))
+    known.head()
+    known.when_known(lambda: called.append("asked"))
     known.settle(60)
-    assert called == ["wanted"] and known.when_known(unwanted) is False
+    known.when_known(lambda: called.append("known"))
+    assert called == ["asked", "known"]
 
 
 SLOW = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Context, Event, RunConflict, StateGraph
-from holdfast.engine.owner import OLD_NEWS
+from holdfast.engine.saving import OLD_NEWS
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Resumed
 from holdfast.journal.writer import Writer

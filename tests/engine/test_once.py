@@ -620,7 +620,7 @@ class SlowDisk(MemoryStore):
     def commit(self, appends: Any) -> Any:
         context, self.saving = self.saving, None
         for _ in range(6000):
-            if context is None or context.is_over:
+            if context is None or context._is_over:
                 break
             threading.Event().wait(0.01)
         return super().commit(appends)

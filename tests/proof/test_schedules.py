@@ -202,7 +202,7 @@ def test_a_step_that_runs_before_its_intent_is_stored_is_seen(monkeypatch: pytes
 
 
 def test_a_driver_that_does_not_look_after_a_long_sleep_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.engine.owner import LeaseCheck
+    from holdfast.engine.saving import LeaseCheck
 
     monkeypatch.setattr(LeaseCheck, "refuse", lambda overtaking: overtaking._lapses and overtaking._lapses())
     found = _at_every_moment(_shape("three"), faults.PAUSE, 4.0, range(30, 90))

@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from holdfast.engine.commands.control import process_inbox as process_inbox
     from holdfast.engine.commands.handlers import apply_command as apply_command
     from holdfast.engine.continuation import go_on_from as go_on_from
+    from holdfast.engine.executors.executors import done_elsewhere as done_elsewhere
     from holdfast.engine.executors.executors import elsewhere as elsewhere
+    from holdfast.engine.executors.remote import Facts as Facts
+    from holdfast.engine.executors.remote import SentState as SentState
+    from holdfast.engine.executors.remote import Task as Task
     from holdfast.engine.retention import janitor as janitor
     from holdfast.engine.time_travel.affected import all_successors as all_successors
     from holdfast.engine.time_travel.reuse import ReusableSteps as ReusableSteps
@@ -26,7 +30,8 @@ else:
         "engine.commands.control": "process_inbox",
         "engine.commands.handlers": "apply_command",
         "engine.continuation": "go_on_from",
-        "engine.executors.executors": "elsewhere",
+        "engine.executors.executors": "done_elsewhere elsewhere",
+        "engine.executors.remote": "Facts SentState Task",
         "engine.retention": "janitor",
         "engine.time_travel.affected": "all_successors",
         "engine.time_travel.reuse": "ReusableSteps ReuseSource",

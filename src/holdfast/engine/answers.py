@@ -62,29 +62,22 @@ def _describe(schema: Any) -> dict[str, Any]:
     if origin is dict:
         return {"type": "object"}
     if dataclasses.is_dataclass(schema) or typing.is_typeddict(schema):
-        return _describe_fields(schema)
+        required = [
+            field.name
+            for field in (dataclasses.fields(schema) if dataclasses.is_dataclass(schema) else ())
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        ]
+        hints = typing.get_type_hints(schema)
+        return {
+            "type": "object",
+            "properties": {name: _describe(hint) for name, hint in hints.items()},
+            "required": sorted(schema.__required_keys__) if typing.is_typeddict(schema) else required,
+            "additionalProperties": False,
+        }
     raise HoldfastError(
         f"{schema!r} cannot describe an answer: give a JSON Schema, str, int, float, bool, list, dict, "
         "Literal, a union, a TypedDict or a dataclass"
     )
-
-
-def _describe_fields(schema: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(schema)
-    if typing.is_typeddict(schema):
-        required = sorted(schema.__required_keys__)
-    else:
-        required = [
-            field.name
-            for field in dataclasses.fields(schema)
-            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        ]
-    return {
-        "type": "object",
-        "properties": {name: _describe(hint) for name, hint in hints.items()},
-        "required": required,
-        "additionalProperties": False,
-    }
 
 
 def _refuse_unknown(schema: Mapping[str, Any]) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.engine.blocking import Blocking, Main, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
-from holdfast.engine.runner import ObserverLike, ignore, state_of
-from holdfast.engine.settings import Outcome, Pause, one_of, public_pauses
+from holdfast.engine.runner import ObserverLike, state_of
+from holdfast.engine.settings import Outcome, Pause, ignore, one_of, public_pauses
 from holdfast.engine.time_travel.app_methods import TimeTravel
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import clock
+from holdfast import clock, engine
 from holdfast.engine.context import Context, Terminated
 from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, Rules, meaning
 from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal
-from holdfast.engine.saving import Saving, state_for
+from holdfast.engine.saving import Saving
 from holdfast.errors import CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
 from holdfast.graph.graph import AFTER_A_LOSS, Graph, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
@@ -77,8 +77,8 @@ def attempt_inline(
             return Result(step, value, None, -1.0, state, context)
         if state._handed is not None:
             check_untouched(state)
-        if context is not None and context.left is not None:
-            context.check_left()
+        if context is not None and context._left is not None:
+            context._check_left()
     except (KeyboardInterrupt, Terminated, GeneratorExit):
         raise
     except BaseException as error:
@@ -87,7 +87,7 @@ def attempt_inline(
         return Result(step, error=error, seconds=clock.perf_counter() - begun, state=state)
     finally:
         if context is not None and is_over:
-            context.end()
+            context._is_over = True
     return Result(step, value, None, clock.perf_counter() - begun, state)
 
 
@@ -119,16 +119,14 @@ async def attempt_async(
             if inspect.isawaitable(value):
                 value = await _within(node, context, value)
         elif awaitable is None and node.executor is not None:
-            from holdfast.engine.executors.executors import elsewhere
-
-            value = await _within(node, context, elsewhere(node, state, context, config))
+            value = await _within(node, context, engine.elsewhere(node, state, context, config))
         else:
             work = call(node, state, context, config) if awaitable is None else awaitable
             value = await _within(node, context, work)
         if was_handed_out(state):
             check_untouched(state)
-        if context is not None and context.left is not None:
-            context.check_left()
+        if context is not None and context._left is not None:
+            context._check_left()
     except (KeyboardInterrupt, Terminated, GeneratorExit):
         raise
     except BaseException as error:
@@ -141,7 +139,7 @@ async def attempt_async(
         return Result(step, error=failure, seconds=clock.perf_counter() - begun, state=state)
     finally:
         if context is not None:
-            context.end()
+            context._is_over = True
     return Result(step, value, seconds=clock.perf_counter() - begun, state=state)
 
 
@@ -207,16 +205,6 @@ class Gates:
         self.files: dict[str, str | None] = {}
         """The checkpoint file of each pause."""
 
-    def before(self, step: Step) -> None:
-        """Pause before a step, or only say so."""
-        self._close("before", step)
-        if self._settings.notify:
-            step.passed = True
-
-    def after(self, step: Step) -> None:
-        """Pause after a step, or only say so."""
-        self._close("after", step)
-
     def ask_what(self, step: Step, kind: str) -> None:
         """Pause until somebody says what to do with an interrupted step."""
         what = _QUESTIONS[kind].format(crashes=step.crashes)
@@ -227,11 +215,13 @@ class Gates:
             Paused(pause, kind, step.id, step.node, INTERRUPTED, prompt, schema, since=clock.time())
         )
 
-    def _close(self, kind: str, step: Step) -> None:
+    def close(self, kind: str, step: Step) -> None:
+        """Pause before or after a step, as `kind` says, or only say so."""
         path = self._save_file(step, kind)
         if self._settings.notify:
             facts = {"kind": kind, "step": step.id, "state": self._saving.state(), "notify": True}
             self._saving.say("pause", step.node, **facts, checkpoint_path=path)
+            step.passed = True
             return
         pause = f"{step.id}:{kind}"
         self.files[pause] = path
@@ -296,8 +286,11 @@ class Results:
                 self._record(paused)
         elif isinstance(error, StopSignal):
             self.stopped = True
-        elif isinstance(error, ExecutorLost) and not self._may_rerun(step):
-            self._doubt(step, error)
+        elif isinstance(error, ExecutorLost) and self._policy(step) != "rerun":
+            # It is what it is: interrupted, as by a crash.
+            self._record(Noted(step.id, STILL_IN_DOUBT, b""))
+            step.status, step.crashes = IN_DOUBT, step.crashes + 1
+            self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault_of(error)))
         else:
             self.failed(step, error, result.seconds, repeatable=not isinstance(error, StepInterrupted))
 
@@ -319,16 +312,9 @@ class Results:
         self._record(StepFinished(step.id, promoted=True))
         self._say("node.complete", step.node, step=step.id, error=False)
 
-    def _may_rerun(self, step: Step) -> bool:
-        """Return whether a step may be repeated unasked although it may have taken effect."""
-        node = self._graph.at(step.frame).nodes[step.node]
-        return (self._rules.if_interrupted or node.if_interrupted) == "rerun"
-
-    def _doubt(self, step: Step, error: ExecutorLost) -> None:
-        """Take a step whose executor was lost for what it is: interrupted, as by a crash."""
-        self._record(Noted(step.id, STILL_IN_DOUBT, b""))
-        step.status, step.crashes = IN_DOUBT, step.crashes + 1
-        self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault_of(error)))
+    def _policy(self, step: Step) -> Any:
+        """Return what is done about a step that may have taken effect."""
+        return self._rules.if_interrupted or self._graph.at(step.frame).nodes[step.node].if_interrupted
 
     def failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
         """Record a failure: it is tried again, passed over, or the end of the run."""
@@ -348,9 +334,8 @@ class Results:
         if node.on_error is not None and self._used_on_error(node, step, error, seconds):
             return
         if self._saving.policy.on_failure == "continue":
-            logger.warning(
-                "run %s: node %r failed, going on without: %s", self._saving.run_id, step.node, fault
-            )
+            text = "run %s: node %r failed, going on without: %s"
+            logger.warning(text, self._saving.run_id, step.node, fault)
             self._record(StepFinished(step.id, skipped=str(fault)))
             self._say("node.warning", step.node, step=step.id, error=str(fault))
         self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
@@ -358,7 +343,7 @@ class Results:
     def _used_on_error(self, node: Node, step: Step, error: BaseException, seconds: float) -> bool:
         """Return whether the node's `on_error` gave a result that stands in for the failed step's own."""
         assert node.on_error is not None
-        state = state_for(self._saving, step)
+        state = self._saving.state_for(step)
         try:
             value = node.on_error(state, error)
             ops, goto = self._meaning(step, value, state)

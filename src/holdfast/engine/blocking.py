@@ -178,7 +178,9 @@ class Blocking:
             except KeyboardInterrupt:
                 raise self.interrupted() from None
             finally:
-                self._leave()
+                # An exception may have kept the event loop from leaving the run while it was being closed.
+                if self._execution is not None and not self._execution.has_ended:
+                    self._execution.close()
         if self._signal is None:
             return outcome
         is_term = self._signal == signal.SIGTERM
@@ -186,12 +188,6 @@ class Blocking:
             raise self.interrupted(is_term)
         # The run was over before the signal could stop it; the process is to stop all the same.
         raise SystemExit(143) if is_term else KeyboardInterrupt
-
-    def _leave(self) -> None:
-        """Leave the run, if an exception kept the event loop from doing so while it was being closed."""
-        execution = self._execution
-        if execution is not None and not execution.has_ended:
-            execution.close()
 
     def interrupted(self, terminated: bool = False) -> BaseException:
         """Return what to raise after Ctrl+C or SIGTERM: with the run that was saved, if there was one."""
@@ -233,10 +229,6 @@ class Blocking:
             raise KeyboardInterrupt if number == signal.SIGINT else RunTerminated(execution.run_id)
 
 
-class _Terminated(Terminated):
-    """SIGTERM arrived."""
-
-
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
     """Let SIGTERM raise here, so that what is under way is saved; where nobody else handles it."""
@@ -246,7 +238,7 @@ def _sigterm_raises() -> Iterator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _Terminated(143)
+        raise Terminated(143)
 
     signal.signal(signal.SIGTERM, stop)
     try:
@@ -284,10 +276,10 @@ class StreamQueue:
             with _sigterm_raises():
                 while (event := self._next(thread)) is not None:
                     yield event
-        except (KeyboardInterrupt, _Terminated) as error:
+        except (KeyboardInterrupt, Terminated) as error:
             blocking.stop()
             thread.leave()
-            raise blocking.interrupted(isinstance(error, _Terminated)) from None
+            raise blocking.interrupted(isinstance(error, Terminated)) from None
         finally:
             blocking.stop()
             thread.leave()

@@ -68,17 +68,12 @@ def disclose(
     came = [message for message in messages if message.number <= provenance.messages]
     digest, raw = digest_of(journal, info, run, came), run.config
     if config:
-        raw = _laid_over(raw, config)
+        codec = TolerantCodec()  # As it will be stored.
+        raw = codec.encode({**(codec.decode(raw) if raw else {}), **config})
         if not provenance.allows(digest):
             digest = digest_of(journal, info, run, came, raw)
     shown = tuple(message_shown(open_message(journal, info, message, sealed=False)) for message in waiting)
     return Disclosure(info.run, info.workflow, provenance, digest, config_shown(raw), shown)
-
-
-def _laid_over(raw: bytes, config: Mapping[str, Any]) -> bytes:
-    """Return the config that a run has once another is laid over its own, encoded as it will be stored."""
-    codec = TolerantCodec()
-    return codec.encode({**(codec.decode(raw) if raw else {}), **config})
 
 
 def digest_of(
@@ -162,11 +157,7 @@ def config_shown(raw: bytes, codec: Codec = CODEC, *remedies: Remedy) -> dict[An
 
 def message_shown(command: RunCommand, codec: Codec = CODEC) -> dict[str, Any]:
     """Return a message of an inbox, with all that is encoded in it."""
-    shown: dict[str, Any] = {}
-    for name, value in command._asdict().items():
-        if value:
-            shown[name] = _value_shown(value, codec)
-    return shown
+    return {name: _value_shown(value, codec) for name, value in command._asdict().items() if value}
 
 
 def _value_shown(value: Any, codec: Codec) -> Any:

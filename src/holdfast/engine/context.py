@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast import clock
+from holdfast import clock, engine
 from holdfast.engine.once import Onces, PauseSignal, Policy, StopSignal, Terminated, check_policy
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
-from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Paused, Spent
+from holdfast.journal.records import Noted, Paused, Spent
 from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_question
 from holdfast.values import step_label
 
@@ -41,13 +41,13 @@ class Context:
         "_host",
         "_is_async",
         "_is_over",
+        "_left",
         "_once",
         "_onces",
         "_sleeps",
         "_step",
         "attempt",
         "config",
-        "left",
     )
 
     def __init__(self, host: StepHost, step: Step, config: Mapping[str, Any], is_async: bool) -> None:
@@ -55,7 +55,8 @@ class Context:
         self.attempt, self._beat, self._sleeps, self._once = step.attempt, clock.monotonic(), 0, 0
         self._asked: dict[str, int] | None = None
         self._onces, self._is_over = Onces(), False
-        self.left: PauseSignal | None = None
+        """Once this attempt is over (it ended, timed out, or was left), whatever its node asks is a `StopSignal`."""
+        self._left: PauseSignal | None = None
         """The pause that left the node, which it must not swallow."""
 
     @property
@@ -100,7 +101,10 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether somebody wants the run to stop; a long node may look at it and return early."""
-        return self.is_over or self._host.stop_wanted()
+        host = self._host
+        if not self._is_over and host.stop is None and host.inbox.is_due:
+            host.inbox.look()
+        return self._is_over or host.stop is not None
 
     def emit(self, message: Any = None, /, **data: Any) -> None:
         """Tell the run's observers and streams something: a `node.message` event."""
@@ -109,7 +113,7 @@ class Context:
             data = {**message, **data}
         elif message is not None:
             data = {"message": message, **data}
-        self._host.emit("node.message", self.node, step=self.step, **data)
+        self._host.saving.emit("node.message", self.node, step=self.step, **data)
 
     def spend(
         self,
@@ -130,7 +134,7 @@ class Context:
         record = ledger_line(self.step, self.attempt, model, input_tokens, output_tokens, cost, calls)
         self._host.spend(record, not self._once)
 
-    def take_spent(self, lines: Iterable[Spent]) -> None:
+    def _take_spent(self, lines: Iterable[Spent]) -> None:
         """Take in what this attempt used up in another process; it is stored with its outcome."""
         for line in lines:
             self._host.spend(line, False)
@@ -165,14 +169,7 @@ class Context:
         again as soon as somebody takes the run up (a worker does so by itself), and this call returns
         `default`, or, without one, raises `AnswerTimeout`.
         """
-        question = {
-            "name": name,
-            "schema": schema,
-            "choices": choices,
-            "timeout": timeout,
-            "default": default,
-        }
-        known, found = self._answer_to(prompt, **question)
+        known, found = self._answer_to(prompt, name, schema, choices, timeout, default)
         if known:
             return found
         raise self._leaving(found)
@@ -190,8 +187,8 @@ class Context:
 
     def _leaving(self, *asked: Paused) -> PauseSignal:
         """Note the pause that leaves the node."""
-        self.left = PauseSignal(*asked)
-        return self.left
+        self._left = PauseSignal(*asked)
+        return self._left
 
     def _answer_to(
         self,
@@ -207,7 +204,10 @@ class Context:
         name = prompt if name is None else name
         if _NUMBERED.search(name):
             raise StateInvalid(f"a question cannot be named {name!r}: #2, #3 … mark questions asked again")
-        name = self._counted(_text(name))
+        if self._asked is None:
+            self._asked = {}
+        times = self._asked[_text(name)] = self._asked.get(name, 0) + 1
+        name = name if times == 1 else f"{name}#{times}"
         if name == INTERRUPTED or name.startswith(once_question("")):
             raise StateInvalid(
                 f"a question cannot be named {name!r}; that is how interrupted steps are answered"
@@ -222,9 +222,7 @@ class Context:
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
         described = None
         if schema is not None or choices is not None:
-            from holdfast.engine.answers import answer_schema
-
-            described = answer_schema(schema, choices)
+            described = engine.answer_schema(schema, choices)
         return False, Paused(
             pause=f"{self._step.id}:{name}",
             kind="ask",
@@ -237,17 +235,11 @@ class Context:
             since=clock.time(),
         )
 
-    def _counted(self, name: str) -> str:
-        if self._asked is None:
-            self._asked = {}
-        times = self._asked[name] = self._asked.get(name, 0) + 1
-        return name if times == 1 else f"{name}#{times}"
-
-    def check_left(self) -> None:
+    def _check_left(self) -> None:
         """Refuse a node that was to be left for a pause and went on instead."""
-        if self.left is not None:
+        if self._left is not None:
             raise StateInvalid(
-                f"node {self.node!r} went on although it is {self.left}; "
+                f"node {self.node!r} went on although it is {self._left}; "
                 "a bare `except:` around ctx.ask or ctx.sleep swallows the pause, use `except Exception:`"
             )
 
@@ -277,23 +269,14 @@ class Context:
             return self._onces.call_async(self, key, call, if_interrupted)
         return self._onces.call(self, key, call, if_interrupted)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether this attempt is over: it ended, timed out, or was left. What still runs of it is left to itself."""
-        return self._is_over
-
-    def end(self) -> None:
-        """Say that this attempt is over. From now on its node gets a `StopSignal` for whatever it asks."""
-        self._is_over = True
-
     def _refuse_if_over(self) -> None:
         """Leave a node that still runs although its attempt, or this execution of the run, is over."""
-        if self.is_over or self._host.has_left_run:
+        if self._is_over or self._host.has_left_run:
             raise StopSignal
 
     def _refuse_if_left(self) -> None:
         """Leave a node that still runs although its attempt or its run was left: somebody else may have it by now."""
-        if self.is_over or self._host.is_left or self._host.has_left_run:
+        if self._is_over or self._host.stop is not None or self._host.has_left_run:
             raise StopSignal
 
     def _stored_key(self, key: str) -> str:
@@ -313,25 +296,9 @@ class Context:
         known, value, _ = self._recalled(self._stored_key(key))
         return value if known else default
 
-    def _note(self, record: Noted | OnceStarted) -> None:
-        """Store a record of this step before returning; a step that was left gets a `StopSignal` instead."""
-        self._host.note(record, self)
-
-    async def _note_async(self, record: Noted | OnceStarted) -> None:
-        """As `note`, without blocking an event loop that others share."""
-        await self._host.note_async(record, self)
-
-    def _record_failed(self, record: OnceFailed) -> None:
-        """Record that a function given to `once` raised; it is stored with what follows."""
-        self._host.record_of_step(record, self)
-
-    def _once_depth(self, change: int) -> None:
-        """Count the functions given to `once` that are at work."""
-        self._once += change
-
     def _tell_doubt(self, key: str, decision: str) -> None:
         """Tell the observers what is done about a function that was interrupted."""
-        self._host.emit("once.in_doubt", self.node, step=self.step, key=key, decision=decision)
+        self._host.saving.emit("once.in_doubt", self.node, step=self.step, key=key, decision=decision)
 
     def sleep(
         self, seconds: float | dt.timedelta, *, name: str | None = None
@@ -356,7 +323,7 @@ class Context:
         known, until = self._remembered(key)
         if not known:
             until = self._host.deadline_after(length)
-            self._note(self._noted(key, until))
+            self._host.note(self._noted(key, until), self)
         self._leave_if_long(key, until)
         while (left := self._host.time_left(until)) > 0:
             if self.cancelled:
@@ -371,7 +338,7 @@ class Context:
         if known:
             until = earlier
         else:
-            await self._note_async(self._noted(key, until))
+            await self._host.note_async(self._noted(key, until), self)
         self._leave_if_long(key, until)
         while (left := self._host.time_left(until)) > 0:
             nap = min(left, clock.glance(1.0))

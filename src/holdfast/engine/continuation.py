@@ -22,8 +22,8 @@ from holdfast.engine.resume import (
     load_latest,
     refuse_finished,
 )
-from holdfast.engine.runner import Caller, Runner, state_of
-from holdfast.engine.settings import Outcome, Stats, public_pauses
+from holdfast.engine.runner import Runner, state_of
+from holdfast.engine.settings import Caller, Outcome, Stats, public_pauses
 from holdfast.errors import GraphChanged, RunConflict, StateInvalid
 from holdfast.events import Event, Observer, tell
 from holdfast.journal import records

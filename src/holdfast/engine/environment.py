@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,15 +94,13 @@ class Repository:
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
         self._lock = threading.Lock()
-        self._folder, self._head, self._read_at = "", None, float("-inf")
-        self._asked_at, self._thread = float("-inf"), None
-        self._is_asking = False
+        self._folder, self._read_at, self._asked_at = "", float("-inf"), float("-inf")
+        self._head: Head | None = None
+        self._thread: threading.Thread | None = None
+        self._answer: Future[None] = Future()
+        """Git's last answer."""
         self._dirty: tuple[str, str, bool] | None = None
         """The folder and commit of which it is known whether files are changed, and whether they are."""
-        self._waiting: list[Callable[[], None]] = []
-
-    _head: Head | None
-    _thread: threading.Thread | None
 
     def head(self) -> Head | None:
         """Return the commit, branch and changes of the working copy, as far as they are known."""
@@ -126,46 +126,38 @@ class Repository:
         is_other = (folder, head) != (self._folder, self._head)
         self._folder, self._head, self._read_at = folder, head, now
         is_due = now - self._asked_at > OFTEN or (is_other and self._asked_at == float("-inf"))
-        if head is not None and is_due and not self._is_asking:
-            self._ask(folder, head.commit, now)
-
-    def _ask(self, folder: str, commit: str, now: float) -> None:
-        import shutil
-
-        git = shutil.which("git")
-        self._asked_at = now
-        if git is None:
+        if head is None or not is_due or (self._thread is not None and self._thread.is_alive()):
             return
+        answer: Future[None] = Future()
         asking = threading.Thread(
-            target=self._status, args=(git, folder, commit), name="holdfast-git", daemon=True
+            target=self._ask, args=(folder, head.commit, answer), name="holdfast-git", daemon=True
         )
+        self._asked_at, self._answer = now, answer
         try:
             started(asking)
         except (RuntimeError, MemoryError):
             return  # There can be no more threads, or the process is about to end.
-        self._is_asking, self._thread = True, asking
+        self._thread = asking
 
-    def _status(self, git: str, folder: str, commit: str) -> None:
-        dirty = _is_changed(git, folder)
-        if dirty is not None:
-            self._dirty = (folder, commit, dirty)
-        waiting = locked(self._lock, self._asked)
-        for call in waiting if dirty is not None else ():
-            call()
+    def _ask(self, folder: str, commit: str, answer: Future[None]) -> None:
+        """Ask git whether files of the working copy are changed or new."""
+        # Neither locks that are in somebody's way nor programs that a working copy may name.
+        command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--porcelain"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_GIT_TIMEOUT,
+                check=True,
+            )
+            self._dirty = (folder, commit, bool(done.stdout.strip()))
+        answer.set_result(None)
 
-    def _asked(self) -> list[Callable[[], None]]:
-        """Return the calls that wait for the answer."""
-        waiting, self._waiting, self._is_asking = self._waiting, [], False
-        return waiting
-
-    def when_known(self, call: Callable[[], None]) -> bool:
-        """Have `call` called, from another thread, when git has answered; return False if it was not asked."""
-        return locked(self._lock, self._wait, call)
-
-    def _wait(self, call: Callable[[], None]) -> bool:
-        if self._is_asking:
-            self._waiting.append(call)
-        return self._is_asking
+    def when_known(self, call: Callable[[], None]) -> None:
+        """Have `call` called when git has answered: at once if it has, else from another thread."""
+        self._answer.add_done_callback(lambda _: call())
 
     def settle(self, seconds: float) -> None:
         """Wait at most so many seconds for git's answer, and for the calls that wait for it."""
@@ -173,24 +165,6 @@ class Repository:
         thread = self._thread
         if thread is not None:
             thread.join(seconds)
-
-
-def _is_changed(git: str, folder: str) -> bool | None:
-    """Return whether files of a working copy are changed or new; `None` if git cannot tell."""
-    # Neither locks that are in somebody's way nor programs that a working copy may name.
-    command = [git, "--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--porcelain"]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_GIT_TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return bool(done.stdout.strip()) if done.returncode == 0 else None
 
 
 repository = Repository()
@@ -304,11 +278,6 @@ class Environment:
         """Whether anything is to be recorded."""
         return self._own is not None and os.environ.get(SWITCH) != "0"
 
-    def facts(self) -> dict[str, Any]:
-        """Return what is known now."""
-        head = repository.head()
-        return self._facts(head, self._loaded())
-
     def _loaded(self) -> tuple[str, ...]:
         modules = sys.modules
         return tuple(name for name in LIBRARIES if name in modules)
@@ -323,8 +292,7 @@ class Environment:
 
     def note(self, writer: Writer) -> None:
         """Record the environment of a run, unless its journal has it already."""
-        forms = self._forms()
-        locked(writer.lock, _note, writer, forms)
+        locked(writer.lock, _note, writer, self._forms())
 
     def _forms(self) -> tuple[bytes, ...]:
         """Return what is known now, encoded, and what it would be if git had answered, where it still has to."""
@@ -347,8 +315,7 @@ class Environment:
                 self.note(writer)
 
         self.note(writer)
-        if not repository.when_known(later):
-            self.note(writer)  # Git may have answered since.
+        repository.when_known(later)
         return following.clear
 
 

@@ -8,12 +8,12 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from holdfast import clock
+from holdfast import clock, engine
 from holdfast.engine.attempt import Gates, Result, Results, attempt_async, attempt_here
 from holdfast.engine.commands.inbox import PAUSE, POLL, Inbox, RunCommand
 from holdfast.engine.context import Context
@@ -36,16 +36,13 @@ from holdfast.engine.decide import (
     elapsed,
 )
 from holdfast.engine.once import StopSignal
-from holdfast.engine.saving import StepHost, state_for
-from holdfast.engine.settings import Settings
+from holdfast.engine.saving import StepHost
+from holdfast.engine.settings import Caller, Settings
 from holdfast.engine.waves import Ending, FastPath, Waves
 from holdfast.errors import ExecutionError, Remedy, ResourceExhausted, RunConflict, StoreError, problem_of
-from holdfast.events import Observer
-from holdfast.graph.graph import Node
 from holdfast.journal.records import StepFinished, StepStarted
 from holdfast.journal.run_state import INTERRUPTED, Step
 from holdfast.journal.writer import Writer
-from holdfast.state.state import State, limited
 from holdfast.threads import in_background, refuse_while_loading, start
 from holdfast.values import RunStatus
 
@@ -54,6 +51,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("holdfast")
+
+_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends an execution where nothing can be awaited any more."""
 
 GATHERING = 0.02
 """How long, in seconds, a finished step waits for its running siblings before it is saved without them."""
@@ -71,29 +71,18 @@ class Execution(StepHost):
         self,
         settings: Settings,
         writer: Writer,
-        *,
+        caller: Caller,
         config: Mapping[str, Any],
-        observer: Observer | None,
-        private: bool,
+        *,
         if_interrupted: str | None = None,
         resumed: bool = False,
-        idle_timeout: float | None = None,
     ) -> None:
         refuse_while_loading()
-        super().__init__(
-            settings,
-            writer,
-            observer,
-            private=private,
-            if_interrupted=if_interrupted,
-            idle_timeout=idle_timeout,
-        )
-        self.config = config
+        super().__init__(settings, writer, caller, config, if_interrupted)
         self.stop_reason = ""
         self.pausing: str | None = None
         """Why the run is to stop once what is under way is finished."""
         self._pausing_as = RunStatus.INTERRUPTED
-        self.steps_run = 0
         self._gates = Gates(self.saving, config)
         self._writes = ParallelWrites(self.rules.barrier)
         self._waves = Waves(self.graph, self.saving, self._gates)
@@ -116,7 +105,11 @@ class Execution(StepHost):
         """Why a task ended without a result for its step: the run is another's, or an exception came in between."""
         self._awaiting = False
         self.inbox = Inbox(
-            self.saving, self._apply, self._follow, resumed=resumed, by_worker=idle_timeout is not None
+            self.saving,
+            lambda command: engine.apply_command(self.saving, self.graph, command),
+            self._follow,
+            resumed=resumed,
+            by_worker=self.idle_timeout is not None,
         )
         self._ending = Ending(self.saving, self._gates, self._results, self.inbox)
         self._poll_handle: asyncio.TimerHandle | None = None
@@ -139,19 +132,20 @@ class Execution(StepHost):
             if status == RunStatus.QUEUED and self.pausing is not None:
                 status, reason = self._pausing_as, self.pausing
             self.stop, self.stop_reason = status, reason
+        self._call_soon(self._cancel_running)
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        """Have something called in the event loop, if it still runs. May be called from any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._cancel_running)
+            loop.call_soon_threadsafe(callback)
 
     def request_pause(self, reason: str, status: RunStatus = RunStatus.INTERRUPTED) -> None:
         """Save and stop as soon as what is under way is finished. May be called from any thread."""
-        if (
-            self.pausing is None or status != RunStatus.QUEUED
-        ):  # What a person wants comes before a hand-over.
+        # What a person wants comes before a hand-over.
+        if self.pausing is None or status != RunStatus.QUEUED:
             self._pausing_as, self.pausing = status, reason
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._wake_up)
+        self._call_soon(self._wake_up)
 
     def _wake_up(self) -> None:
         if self._wake is not None:
@@ -160,8 +154,7 @@ class Execution(StepHost):
     def _cancel_running(self) -> None:
         for task in list(self._tasks.values()):
             task.cancel()
-        if self._wake is not None:
-            self._wake.set()
+        self._wake_up()
         if self._awaiting and self._main is not None:
             self._main.cancel()
 
@@ -181,18 +174,10 @@ class Execution(StepHost):
 
     async def _close(self, error: BaseException | None) -> None:
         """Store nothing more, not even what steps that were left behind have to say: others may have the run now."""
-        if self.private or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        if self.private or isinstance(error, _ENDS):
             self.saving.writer.close()
         else:
             await self.saving.writer.close_async()
-
-    async def _save_interruption(self) -> None:
-        """Save what `_record_interruption` recorded, without blocking an event loop that others share."""
-        if self.private:
-            self.saving.flush()
-        else:
-            await self.saving.flush_async()
-        self.saving.tell_saved()
 
     def request(self, command: RunCommand) -> None:
         """Stop, at once or after what is under way, because this process asked for it. From any thread."""
@@ -205,9 +190,7 @@ class Execution(StepHost):
     def request_look(self) -> None:
         """Look into the inbox as soon as can be. May be called from any thread."""
         self.inbox.polled = float("-inf")
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._look)
+        self._call_soon(self._look)
 
     def _look(self) -> None:
         if self._poll_handle is not None:
@@ -253,8 +236,8 @@ class Execution(StepHost):
         if self.stop is not None:
             self._cancel_running()
             return
-        if self.inbox.has_commands and self._wake is not None:
-            self._wake.set()
+        if self.inbox.has_commands:
+            self._wake_up()
         if self._tasks or self._awaiting or self._wake_at is not None:
             self._schedule_poll()
 
@@ -314,20 +297,19 @@ class Execution(StepHost):
                         raise
                     if self._main is not None:
                         self._main.uncancel()
-        except (asyncio.CancelledError, ResourceExhausted):
+        except (asyncio.CancelledError, ResourceExhausted, *_ENDS) as error:
             if self._record_interruption():
-                await self._save_interruption()
+                if self.private or isinstance(error, _ENDS):
+                    self.saving.flush()
+                else:
+                    await self.saving.flush_async()
+                self.saving.tell_saved()
             raise
         except MemoryError as error:  # What was being recorded may be half done: nothing more is stored.
             raise ResourceExhausted(
                 f"run {self.run_id!r} stopped for want of memory; what is stored is intact",
                 remedies=Remedy("resume", self.run_id),
             ) from error
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            if self._record_interruption():
-                self.saving.flush()
-                self.saving.tell_saved()
-            raise
         finally:
             self._awaiting = False
             if timer is not None:
@@ -375,7 +357,10 @@ class Execution(StepHost):
             self._record_stop(self.stop, self.stop_reason)
             return launches
         if self.run.pauses:
-            self._expire_pauses()
+            for answered in elapsed(self.run, lambda at: self.time_left(at) <= 0):
+                self._record(answered)
+            times = [pause.expires_at for pause in self.run.pauses.values() if pause.expires_at is not None]
+            self._wake_at = min(times, default=None)
         progress = True
         while progress and self.run.status == RunStatus.RUNNING:
             progress = False
@@ -398,55 +383,36 @@ class Execution(StepHost):
                     if not progress:
                         break
         idle = self.run.status == RunStatus.RUNNING and not launches and not self._tasks
-        if idle and self._wake_at is not None and self._is_long(self._wake_at):
-            self._ending.end(RunStatus.QUEUED, "nothing to do before its time", due_at=self._wake_at)
+        wake_at, longest = self._wake_at, self.idle_timeout
+        if idle and wake_at is not None and longest is not None and self.time_left(wake_at) > longest:
+            self._ending.end(RunStatus.QUEUED, "nothing to do before its time", due_at=wake_at)
         if launches and self.saving.observer is not None:
             self._say("wave.start", wave=self.run.root.waves + 1, nodes=[step.node for step in launches])
             for step in launches:
                 self._say_start(step)
         return launches
 
-    def _apply(self, command: RunCommand) -> str:
-        """Record what a command asks; return why it is refused, or ""."""
-        from holdfast.engine.commands.handlers import apply_command  # Most runs are never sent a message.
-
-        return apply_command(self.saving, self.graph, command)
-
     async def _apply_commands(self) -> bool:
         """Apply the waiting commands in order; return False if they have to wait for running steps."""
         self._record_results()
         self._writes.recount()
         while self.inbox.has_commands and self.run.status == RunStatus.RUNNING:
-            if self.inbox.is_about_next_steps and await self._route_finished():
-                continue
+            if self.inbox.is_about_next_steps:
+                found = decide(self.graph, self.run, self.rules)
+                moves = [decision for decision in found if isinstance(decision, (RouteOn, CloseFrame))]
+                for move in moves:
+                    if not await self._settle(move):
+                        break
+                if moves:
+                    continue
             if not self.inbox.apply_next(busy=bool(self._tasks)):
                 return False
         return True
 
-    async def _route_finished(self) -> bool:
-        """Route on from finished steps; return False if there are none."""
-        found = decide(self.graph, self.run, self.rules)
-        moves = [decision for decision in found if isinstance(decision, (RouteOn, CloseFrame))]
-        for move in moves:
-            if not await self._settle(move):
-                break
-        return bool(moves)
-
-    def _expire_pauses(self) -> None:
-        """Settle the pauses whose time is over; wake up for the next."""
-        for answered in elapsed(self.run, lambda at: self.time_left(at) <= 0):
-            self._record(answered)
-        times = [pause.expires_at for pause in self.run.pauses.values() if pause.expires_at is not None]
-        self._wake_at = min(times, default=None)
-
-    def _is_long(self, until: float) -> bool:
-        return self.idle_timeout is not None and self.time_left(until) > self.idle_timeout
-
     async def _find_reusable(self) -> None:
         """Find which finished results of another run, or of this one, may be reused."""
-        from holdfast.engine.time_travel.reuse import ReusableSteps
-
-        look = partial(ReusableSteps.of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
+        of = engine.ReusableSteps.of
+        look = partial(of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
         self.reusable = look() if self.private else await in_background(look)
         if self.reusable is not None:
             self._waves.reused = self.reusable.steps
@@ -478,45 +444,42 @@ class Execution(StepHost):
     async def _settle(self, decision: Decision) -> bool:
         """Record a decision that starts no step; `False` if the run is over with it."""
         try:
-            return await self._do(decision)
+            match decision:
+                case RouteOn(frame, names):
+                    await self._waves.by_choice(frame, names)
+                case OpenFrame(step):
+                    await self._waves.open_frame(step)
+                    self._say_start(step)
+                case CloseFrame(step):
+                    self._results.close_frame(step)
+                case Gate(step):
+                    self._gates.close("before", step)
+                case AskWhat(step, kind):
+                    self._gates.ask_what(step, kind)
+                case SkipStep(step):
+                    self._record(StepFinished(step.id, skipped="interrupted"))
+                case RefuseStep(step):
+                    self._results.refuse(step)
+                case Reconcile(step):
+                    await self._reconcile(step)
+                    return self.stop is None
+                case ExceedIterations(frame, limit):
+                    self._ending.exceed(frame, limit)
+                    return False
+                case End(status):
+                    if status in (RunStatus.COMPLETED, RunStatus.PAUSED):
+                        await self._look_now()
+                    if self.inbox.has_commands:
+                        return await self._apply_commands()
+                    self._ending.end(status)
+                    return False
+                case Start():
+                    raise AssertionError("started by the loop itself")
+                case _:
+                    assert_never(decision)
         except RouteFailed as error:
             self._ending.fail(problem_of(error), error.node, error.__cause__ or error)
             return False
-
-    async def _do(self, decision: Decision) -> bool:
-        match decision:
-            case RouteOn(frame, names):
-                await self._waves.by_choice(frame, names)
-            case OpenFrame(step):
-                await self._waves.open_frame(step)
-                self._say_start(step)
-            case CloseFrame(step):
-                self._results.close_frame(step)
-            case Gate(step):
-                self._gates.before(step)
-            case AskWhat(step, kind):
-                self._gates.ask_what(step, kind)
-            case SkipStep(step):
-                self._record(StepFinished(step.id, skipped="interrupted"))
-            case RefuseStep(step):
-                self._results.refuse(step)
-            case Reconcile(step):
-                await self._reconcile(step)
-                return self.stop is None
-            case ExceedIterations(frame, limit):
-                self._ending.exceed(frame, limit)
-                return False
-            case End(status):
-                if status in (RunStatus.COMPLETED, RunStatus.PAUSED):
-                    await self._look_now()
-                if self.inbox.has_commands:
-                    return await self._apply_commands()
-                self._ending.end(status)
-                return False
-            case Start():
-                raise AssertionError("started by the loop itself")
-            case _:
-                assert_never(decision)
         return True
 
     # Running steps.
@@ -572,16 +535,6 @@ class Execution(StepHost):
         finally:
             self._awaiting = False
 
-    def prepare(self, step: Step) -> tuple[Node, State, Context | None]:
-        """Return what an attempt of a step is made with."""
-        self.steps_run += 1
-        node = self.graph.at(step.frame).nodes[step.node]
-        state = state_for(self.saving, step)
-        if node.reads is not None:
-            state = limited(state, node.reads, node.name, [op.key for op in step.item])
-        context = Context(self, step, self.config, node.is_async) if node.wants_context else None
-        return node, state, context
-
     async def _attempt_task(self, step: Step) -> None:
         self.lease.refuse()
         node, state, context = self.prepare(step)
@@ -611,20 +564,14 @@ class Execution(StepHost):
                 await _wait(self._wake, timeout)
         if self._tasks and self._finished and self.stop is None:
             self._idle.clear()
-            await _wait(self._idle, self._gathering_seconds())
+            # Shorter while steps wait for a place, unless deciding is slow.
+            full = len(self._tasks) + len(self._finished) >= self.rules.max_parallel
+            few = full and sum(len(frame.active) for frame in self.run.frames.values()) < 2000
+            await _wait(self._idle, GATHERING / 10 if few else GATHERING)
         self._record_results()
         if self._task_error is not None:
             self._flush_rest()
             raise self._task_error
-
-    def _gathering_seconds(self) -> float:
-        """Return how long to wait for siblings: shorter while steps wait for a place, unless deciding is slow."""
-        full = len(self._tasks) + len(self._finished) >= self.rules.max_parallel
-        return (
-            GATHERING / 10
-            if full and sum(len(f.active) for f in self.run.frames.values()) < 2000
-            else GATHERING
-        )
 
     def _record_results(self) -> None:
         results, self._finished = self._finished, []

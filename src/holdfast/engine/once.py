@@ -138,16 +138,18 @@ class Onces:
             known = known or decision == "skip"
             if not known:
                 with _starting(context, key):
-                    context._note(OnceStarted(context.step, key, context.attempt, decision is not None))
+                    context._host.note(
+                        OnceStarted(context.step, key, context.attempt, decision is not None), context
+                    )
                     context._refuse_if_left()  # Storing may take long, and another attempt may be at work by now.
                 with _within(context, call):
                     value = function()
                     if inspect.isawaitable(value):
                         return self._hand_out(context, call, value)
                     noted = context._noted(f"once:{key}", value)
-                context._note(noted)
+                context._host.note(noted, context)
             elif decision is not None:
-                context._note(context._noted(f"once:{key}", value))
+                context._host.note(context._noted(f"once:{key}", value), context)
             context._refuse_if_over()
             self._end(call, value)
             return _ready(value) if is_awaited else value
@@ -165,7 +167,7 @@ class Onces:
             with _within(context, call):
                 value = await awaitable
                 noted = context._noted(f"awaited:{call.key}", value)
-            await context._note_async(noted)
+            await context._host.note_async(noted, context)
             context._refuse_if_over()
             self._end(call, value)
             return value
@@ -187,14 +189,14 @@ class Onces:
             if not known:
                 started = OnceStarted(context.step, key, context.attempt, decision is not None)
                 with _starting(context, key):
-                    await context._note_async(started)
+                    await context._host.note_async(started, context)
                     context._refuse_if_left()
                 with _within(context, call):
                     value = await function()
                     noted = context._noted(f"once:{key}", value)
-                await context._note_async(noted)
+                await context._host.note_async(noted, context)
             elif decision is not None:
-                await context._note_async(context._noted(f"once:{key}", value))
+                await context._host.note_async(context._noted(f"once:{key}", value), context)
             context._refuse_if_over()
             self._end(call, value)
             return value
@@ -304,7 +306,7 @@ def _starting(context: Context, key: str) -> Iterator[None]:
         yield
     except StopSignal:
         with contextlib.suppress(StopSignal):
-            context._record_failed(OnceFailed(context.step, key))
+            context._host.record_of_step(OnceFailed(context.step, key), context)
         raise
 
 
@@ -312,17 +314,17 @@ def _starting(context: Context, key: str) -> Iterator[None]:
 def _within(context: Context, call: _Call) -> Iterator[None]:
     """Run the function of a call in this block; if it raises, it is not in doubt."""
     token = _inside.set((*_inside.get(), call))
-    context._once_depth(+1)
+    context._once += 1
     try:
         yield
     except _INTERRUPTIONS:
         raise
     except BaseException:
         with contextlib.suppress(StopSignal):
-            context._record_failed(OnceFailed(context.step, call.key))
+            context._host.record_of_step(OnceFailed(context.step, call.key), context)
         raise
     finally:
-        context._once_depth(-1)
+        context._once -= 1
         with contextlib.suppress(ValueError):  # A coroutine that is closed from elsewhere.
             _inside.reset(token)
 
@@ -340,12 +342,23 @@ def check_policy(policy: Any) -> None:
 
 
 def _doubt(context: Context, key: str, policy: Policy | None) -> Policy | None:
-    """Return what to do about a function that was interrupted; `None` if it was not. Asks, or refuses, right here."""
+    """Return what to do about a function that was interrupted; `None` if it was not. Asks, or refuses, right here.
+
+    The caller of this execution comes first, then the function's own policy, then the node's.
+    """
     step, host = context._step, context._host
     if f"{BEGUN}{key}" not in step.notes:
         return None
     answer = step.answers.get(once_question(key))
-    decision = answer.decode() if answer is not None else host.once_policy(step, policy)
+    decision = host.rules.if_interrupted or policy
+    if answer is not None:
+        decision = answer.decode()
+    elif (
+        decision is None
+    ):  # As the node says, unless it has looked itself, or somebody wants the step to run again.
+        decision = host.graph.at(step.frame).nodes[step.node].if_interrupted
+        if callable(decision) or step.id in host.wanted_again:
+            decision = "rerun"
     context._tell_doubt(key, "look" if callable(decision) else decision)
     what = (
         f"once {key!r} of step {step_label(step.id)!r} was interrupted and may or may not have taken effect"
@@ -353,16 +366,12 @@ def _doubt(context: Context, key: str, policy: Policy | None) -> Policy | None:
     if decision == "fail":
         raise StepInterrupted(f"{what}, and may not be repeated unasked")
     if decision == "ask":
-        raise context._leaving(_question(context, key, f"{what}; rerun, skip or fail it?"))
+        schema, name = host.codec.encode({"enum": ["rerun", "skip", "fail"]}), once_question(key)
+        pause, prompt = f"{step.id}:{name}", f"{what}; rerun, skip or fail it?"
+        raise context._leaving(
+            Paused(pause, ONCE_IN_DOUBT, step.id, step.node, name, prompt, schema, since=clock.time())
+        )
     return decision
-
-
-def _question(context: Context, key: str, prompt: str) -> Paused:
-    step, codec, name = context._step, context._host.codec, once_question(key)
-    schema = codec.encode({"enum": ["rerun", "skip", "fail"]})
-    return Paused(
-        f"{step.id}:{name}", ONCE_IN_DOUBT, step.id, step.node, name, prompt, schema, since=clock.time()
-    )
 
 
 def _found(context: Context, key: str, value: Any) -> tuple[bool, str]:

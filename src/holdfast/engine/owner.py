@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast import clock
-from holdfast.journal.writer import Writer
 from holdfast.stores.base import RunInfo, Store, leases_of
 from holdfast.threads import locked
 from holdfast.values import RunStatus
@@ -30,12 +28,17 @@ def _host() -> dict[str, str]:
     return {"host": socket.gethostname(), "boot": boot, "space": space}
 
 
-def _started(pid: int) -> str:
-    """Return when a process started, which tells a reused process id apart; empty if unknown."""
+def _stat(pid: int) -> list[str]:
+    """Return what the system says of a process: first its status, as 20th when it started; nothing if unknown."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _started(stat: list[str]) -> str:
+    """Return when a process started, which tells a reused process id apart; empty if unknown."""
+    return stat[19] if len(stat) > 19 else ""
 
 
 def this_owner(store: Store) -> str:
@@ -46,7 +49,7 @@ def this_owner(store: Store) -> str:
 
 @functools.cache
 def _owner(pid: int, lease: str) -> str:
-    facts = {**_host(), "pid": pid, "started": _started(pid)}
+    facts = {**_host(), "pid": pid, "started": _started(_stat(pid))}
     return json.dumps({**facts, "lease": lease} if lease else facts)
 
 
@@ -95,9 +98,7 @@ def _may_run(facts: dict[str, Any]) -> bool:
     if facts.get("space") != here["space"]:
         return True
     pid = facts.get("pid")
-    if not isinstance(pid, int):
-        return False
-    if pid == os.getpid():
+    if not isinstance(pid, int) or pid == os.getpid():
         return False
     try:
         os.kill(pid, 0)
@@ -105,20 +106,14 @@ def _may_run(facts: dict[str, Any]) -> bool:
         return False
     except PermissionError:
         return True
-    return _started(pid) == facts.get("started") and not _is_zombie(pid)
+    stat = _stat(pid)
+    return _started(stat) == facts.get("started") and stat[:1] != ["Z"]
 
 
 def is_here(owner: str) -> bool:
     """Return True if an owner's process can be seen from here, so that `is_alive` is certain."""
     facts, here = _facts(owner), _host()
     return all(facts.get(key) == here[key] for key in here)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return False
 
 
 def _place(store: Store) -> str:
@@ -199,45 +194,3 @@ def has_owner(store: Store, info: RunInfo) -> bool:
     if active_runs.find(store, info.run) is not None:
         return True
     return info.status == RunStatus.RUNNING and is_alive(info.owner, store)
-
-
-OLD_NEWS, LOOKS = 0.1, 3
-"""Seconds after which an answer about others is too old, and how often to ask for a newer one."""
-
-
-class LeaseCheck:
-    """A check before every step that no other process took the run over.
-
-    It reads the journal only if this process's lease may have lapsed since the last check.
-    """
-
-    def __init__(self, store: Store, writer: Writer) -> None:
-        leases = leases_of(store)
-        self._writer = writer
-        self._lapses = None if leases is None else leases.lapses
-        self._seen = 0 if self._lapses is None else self._lapses()
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether the lease may have lapsed since the last check."""
-        return self._lapses is not None and self._lapses() != self._seen
-
-    def refuse(self) -> None:
-        """Raise `RunConflict` if the lease lapsed and another process has taken the run over.
-
-        A save would find out too, but only after a step that somebody else has run meanwhile.
-        """
-        if self._lapses is None:
-            return
-        lapses = self._lapses()
-        if lapses != self._seen:
-            self._look()
-            self._seen = lapses
-
-    def _look(self) -> None:
-        """Check whether another has appended to the run, again if the answer took too long to be true now."""
-        for _ in range(LOOKS):
-            began = clock.monotonic()
-            self._writer.refuse_if_behind()
-            if clock.monotonic() - began < OLD_NEWS:
-                return

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast import clock
+from holdfast import clock, engine
 from holdfast.engine.environment import Environment
 from holdfast.engine.loop import Execution
 from holdfast.engine.owner import active_runs, describe, has_owner, is_alive, is_here, this_owner
-from holdfast.engine.settings import Outcome, Settings, Stats, public_pauses
+from holdfast.engine.settings import Caller, Outcome, Settings, Stats, ignore, public_pauses
 from holdfast.engine.waves import first_targets
 from holdfast.errors import (
     AnswerRejected,
@@ -52,23 +51,6 @@ ObserverLike = Observer | str | Callable[[Event], object] | None
 _NO_CONFIG = Codec().encode({})
 
 
-def ignore(execution: Execution) -> None:
-    """Do nothing with an execution."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Caller:
-    """Who has a run executed. `private` says that the event loop may be blocked; `hold` is given the execution.
-
-    `idle_timeout` is how long an execution that has nothing to do waits; see `Execution`.
-    """
-
-    observer: Observer | None
-    private: bool = False
-    hold: Callable[[Execution], None] = ignore
-    idle_timeout: float | None = None
-
-
 class Runner:
     """Starts and executes the runs of one compiled graph."""
 
@@ -93,13 +75,11 @@ class Runner:
         A new run reuses what run `reuse` has finished, as far as it is the same.
         """
         if checkpoint is not None:
-            from holdfast.engine.continuation import go_on_from
-
             if reuse is not None:
                 raise StateInvalid("give either reuse= or checkpoint=, not both: reuse= is for a new run")
             if input is not None:
                 raise StateInvalid("give either an input or checkpoint=, not both; use resume(…, update=…)")
-            return await go_on_from(self, checkpoint, run_id, config, answers, caller)
+            return await engine.go_on_from(self, checkpoint, run_id, config, answers, caller)
         if config is not None and not isinstance(config, Mapping):
             raise StateInvalid(f"config must be a mapping such as {{'name': value}}, not {config!r:.80}")
         if answers:
@@ -115,9 +95,7 @@ class Runner:
         """Return the input and the config of a new run, and what it records first if it reuses another's results."""
         if reuse is None:
             return as_mapping(input, "the input"), config, ()
-        from holdfast.engine.time_travel.reuse import ReuseSource
-
-        source = ReuseSource.find(self.settings, reuse)
+        source = engine.ReuseSource.find(self.settings, reuse)
         return source.input(input), source.config(config), (source.reusing,)
 
     async def submit(
@@ -147,7 +125,14 @@ class Runner:
         ops = graph.schema.initial(codec, values)
         now = clock.time()
         if nodes is None:
-            targets = await self._first_targets(state_view(advance({}, ops), codec, run, "", "", now))
+            state = state_view(advance({}, ops), codec, run, "", "", now)
+            try:
+                targets = await first_targets(graph, state, codec)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                problem = f"the first node cannot be chosen: {error}"
+                raise ExecutionError(problem, state=state, cause=error) from error
         else:
             targets = tuple(Target(node) for node in nodes if node != END)
         status, tags = RunStatus.RUNNING.value, tags_of(config)
@@ -180,24 +165,12 @@ class Runner:
         """Return a config as it is stored; refuse what cannot be stored."""
         if not config:
             return _NO_CONFIG
-        from holdfast.engine.checkpoint_files import check_config
-
         plain = "give plain data: None, booleans, numbers, texts, lists, tuples and dicts"
-        check_config(config, Remedy(text=plain))
+        engine.check_config(config, Remedy(text=plain))
         try:
             return self._codec.encode(dict(config))
         except CodecError as error:
             raise CodecError(f"config: {error}") from None
-
-    async def _first_targets(self, state: State) -> tuple[Target, ...]:
-        try:
-            return await first_targets(self.settings.graph, state, self._codec)
-        except HoldfastError:
-            raise
-        except Exception as error:
-            raise ExecutionError(
-                f"the first node cannot be chosen: {error}", state=state, cause=error
-            ) from error
 
     def refuse_other_workflow(self, info: RunInfo) -> None:
         """Refuse a run of another workflow: its gates, code and state are not this graph's."""
@@ -259,15 +232,9 @@ class Runner:
         resumed: bool = False,
     ) -> Outcome:
         """Execute a run until it stops; `kept` counts the steps that were finished before."""
+        frozen = freeze(dict(config))[0]
         execution = Execution(
-            settings,
-            writer,
-            config=freeze(dict(config))[0],
-            observer=caller.observer,
-            private=caller.private,
-            if_interrupted=if_interrupted,
-            resumed=resumed,
-            idle_timeout=caller.idle_timeout,
+            settings, writer, caller, frozen, if_interrupted=if_interrupted, resumed=resumed
         )
         run = writer.info.run
         work, unfollow = execution.begun(), None
@@ -285,9 +252,7 @@ class Runner:
             if unfollow is not None:
                 unfollow()
             if settings.retention is not None:
-                from holdfast.engine.retention import janitor
-
-                janitor.ran(settings, writer.info.workflow)
+                engine.janitor.ran(settings, writer.info.workflow)
         await self._process_inbox(execution, status)
         self._delete_unwanted(execution, status)
         if execution.failure is not None:
@@ -298,19 +263,18 @@ class Runner:
         """Apply commands that came in while the execution was ending: their senders relied on it."""
         if status == RunStatus.COMPLETED or not execution.saving.writer.stored:
             return
+
+        def process() -> None:
+            if self._store.inbox(execution.run_id, execution.run.inbox_seen):
+                engine.process_inbox(self.journal, execution.run_id, self._codec, self.settings.graph)
+
         try:
             if execution.private:
-                self._process(execution)
+                process()
             else:
-                await in_background(self._process, execution)
+                await in_background(process)
         except (StoreError, RunConflict) as error:
             logger.warning("run %s: its inbox could not be processed: %s", execution.run_id, error)
-
-    def _process(self, execution: Execution) -> None:
-        if self._store.inbox(execution.run_id, execution.run.inbox_seen):
-            from holdfast.engine.commands.control import process_inbox
-
-            process_inbox(self.journal, execution.run_id, self._codec, self.settings.graph)
 
     def _delete_unwanted(self, execution: Execution, status: RunStatus) -> None:
         """Delete a run that the policy does not keep, unless somebody annotated or needs it."""
@@ -319,10 +283,8 @@ class Runner:
         unwanted = unwanted or (status == RunStatus.FAILED and policy.on_failure == "rollback")
         if not unwanted or any(annotation.keep for annotation in run.annotations.values()):
             return
-        from holdfast.journal.copying import delete_run, needed_by
-
-        if not needed_by(self.journal, execution.saving.writer.info):
-            delete_run(self.journal, execution.run_id)
+        if not engine.needed_by(self.journal, execution.saving.writer.info):
+            engine.delete_run(self.journal, execution.run_id)
 
     def _outcome(self, execution: Execution, status: RunStatus, kept: int) -> Outcome:
         run, saving, reused = execution.run, execution.saving, execution.reusable
@@ -349,17 +311,20 @@ class Runner:
             bytes_written=saving.writer.bytes_written,
             save_errors=saving.errors,
             cost=execution.spent(),
+            steps_reused=0 if reused is None else len(reused.steps),
+            seconds_saved=0.0 if reused is None else reused.seconds,
+            cost_saved=0.0 if reused is None else reused.cost,
         )
-        if reused is not None:
-            stats = dataclasses.replace(
-                stats,
-                steps_reused=len(reused.steps),
-                seconds_saved=reused.seconds,
-                cost_saved=reused.cost,
-            )
-        pauses, ident = public_pauses(run, self._codec), saving.checkpoint_id
-        steps = tuple(reused.steps) if reused is not None else ()
-        return Outcome(status, saving.state(), execution.run_id, ident, pauses, stats, tuple(warnings), steps)
+        return Outcome(
+            status,
+            saving.state(),
+            execution.run_id,
+            saving.checkpoint_id,
+            public_pauses(run, self._codec),
+            stats,
+            tuple(warnings),
+            tuple(reused.steps) if reused is not None else (),
+        )
 
 
 class AppBase:

@@ -6,29 +6,28 @@ import asyncio
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast import clock
 from holdfast.engine.commands.inbox import Inbox
-from holdfast.engine.once import Policy, StopSignal
-from holdfast.engine.owner import LeaseCheck
-from holdfast.engine.settings import Settings
+from holdfast.engine.context import Context
+from holdfast.engine.once import StopSignal
+from holdfast.engine.settings import Caller, Settings
 from holdfast.errors import ExecutionError, Remedy, RunConflict, StoreError, problem_of
 from holdfast.events import Event, Observer, tell, wanted
+from holdfast.graph.graph import Node
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent
 from holdfast.journal.run_state import Frame, RunState, Step, node_of
 from holdfast.journal.writer import Writer
 from holdfast.state.ops import advance
-from holdfast.state.state import State, overlaid, state_view
+from holdfast.state.state import State, limited, overlaid, state_view
+from holdfast.stores.base import Store, leases_of
 from holdfast.threads import in_background
 from holdfast.values import RunStatus
-
-if TYPE_CHECKING:
-    from holdfast.engine.context import Context
 
 logger = logging.getLogger("holdfast")
 
@@ -101,12 +100,11 @@ class Saving:
         return (0.05, 0.2, 1.0) if self.run.status != RunStatus.RUNNING else ()
 
     def _flushed_at_last(self) -> bool:
-        try:
+        with suppress(StoreError):
             self.writer.flush()
-        except StoreError:
-            return False
-        self._saved()
-        return True
+            self._saved()
+            return True
+        return False
 
     def _refuse_lost_pause(self, error: StoreError) -> None:
         """Raise if a pause could not be stored: nobody could answer it."""
@@ -137,14 +135,7 @@ class Saving:
         """Make what was recorded up to the last checkpoint an entry of its own, stored with what follows it."""
         if self.writer.seal_part() and self.marked:
             self.marked = False
-            if self.observer is not None and self.hears("checkpoint.save"):
-                self._tell_checkpoint()
-
-    def save_move(self, left: str, node: str) -> None:
-        """Save a lone step's way from node `left` to `node` as a checkpoint of its own."""
-        self.writer.mark(encode_mark(self.run.frames[""].waves, [left], [node], ""))
-        self.marked, self._mark_place = True, len(self._events)
-        self.flush()
+            self._tell_checkpoint()
 
     def _saved(self) -> None:
         self._errors_in_a_row = 0
@@ -152,16 +143,15 @@ class Saving:
         if not self.marked:
             return
         self.marked = False
-        if self.writer.last_size > LARGE_CHECKPOINT:
-            logger.warning(
-                "run %s: a checkpoint of %d KB was saved; large values slow every resume",
-                self.run_id,
-                self.writer.last_size // 1024,
-            )
-        if self.observer is not None and self.hears("checkpoint.save"):
+        if (size := self.writer.last_size) > LARGE_CHECKPOINT:
+            text = "run %s: a checkpoint of %d KB was saved; large values slow every resume"
+            logger.warning(text, self.run_id, size // 1024)
+        if self.observer is not None:
             self._tell_checkpoint()
 
     def _tell_checkpoint(self) -> None:
+        if self.observer is None or not self.hears("checkpoint.save"):
+            return
         node = self.run.root.last_node
         facts = {
             "node": node,
@@ -227,11 +217,49 @@ class Saving:
         ident: Any = partial(checkpoint_id, self.writer.info.key, run.saved_seq) if run.saved_seq else ""
         return state_view(frame.cells, self._codec, self.run_id, ident, frame.last_node, run.updated_at)
 
+    def state_for(self, step: Step) -> State:
+        """Return the state as a step sees it."""
+        state = self.state(self.run.frames[step.frame])
+        return overlaid(state, advance({}, step.item)) if step.item else state
 
-def state_for(saving: Saving, step: Step) -> State:
-    """Return the state as a step sees it."""
-    state = saving.state(saving.run.frames[step.frame])
-    return overlaid(state, advance({}, step.item)) if step.item else state
+
+OLD_NEWS, LOOKS = 0.1, 3
+"""Seconds after which an answer about others is too old, and how often to ask for a newer one."""
+
+
+class LeaseCheck:
+    """A check before every step that no other process took the run over.
+
+    It reads the journal only if this process's lease may have lapsed since the last check.
+    """
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        leases = leases_of(store)
+        self._writer = writer
+        self._lapses = None if leases is None else leases.lapses
+        self._seen = 0 if self._lapses is None else self._lapses()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the lease may have lapsed since the last check."""
+        return self._lapses is not None and self._lapses() != self._seen
+
+    def refuse(self) -> None:
+        """Raise `RunConflict` if the lease lapsed and another process has taken the run over.
+
+        A save would find out too, but only after a step that somebody else has run meanwhile. An answer that took
+        too long to be true now is asked for again.
+        """
+        if self._lapses is None:
+            return
+        lapses = self._lapses()
+        if lapses != self._seen:
+            for _ in range(LOOKS):
+                began = clock.monotonic()
+                self._writer.refuse_if_behind()
+                if clock.monotonic() - began < OLD_NEWS:
+                    break
+            self._seen = lapses
 
 
 class StepHost:
@@ -243,20 +271,20 @@ class StepHost:
         self,
         settings: Settings,
         writer: Writer,
-        observer: Observer | None,
-        *,
-        private: bool,
+        caller: Caller,
+        config: Mapping[str, Any],
         if_interrupted: str | None,
-        idle_timeout: float | None,
     ) -> None:
-        self.settings, self.private, self.idle_timeout = settings, private, idle_timeout
+        self.settings, self.config = settings, config
+        self.private, self.idle_timeout = caller.private, caller.idle_timeout
         self.graph, self.codec, self.rules = settings.graph, settings.codec, settings.rules
         if if_interrupted is not None:
             self.rules = dataclasses.replace(self.rules, if_interrupted=if_interrupted)
-        self.saving = Saving(settings, writer, observer)
+        self.saving = Saving(settings, writer, caller.observer)
         self.run: RunState = writer.run
         self.run_id, self.generation = writer.info.run, writer.run.generation
         self.lease = LeaseCheck(settings.journal.store, writer)
+        self.steps_run = 0
         self.stop: RunStatus | None = None
         """How the run is to stop at once, if it is."""
         self.inline = False
@@ -270,37 +298,36 @@ class StepHost:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def is_left(self) -> bool:
-        """Whether this execution is over, or stops at once: steps that still run are left to themselves."""
-        return self.stop is not None or self._loop is None
-
-    @property
     def has_left_run(self) -> bool:
         """Whether this execution has left the run: nothing that its steps still say is recorded."""
         return self._loop is None or self.run.status != RunStatus.RUNNING
+
+    def prepare(self, step: Step) -> tuple[Node, State, Context | None]:
+        """Return what an attempt of a step is made with."""
+        self.steps_run += 1
+        graph = self.graph.at(step.frame) if step.frame else self.graph
+        node, state = graph.nodes[step.node], self.saving.state_for(step)
+        if node.reads is not None:
+            state = limited(state, node.reads, node.name, [op.key for op in step.item])
+        context = Context(self, step, self.config, node.is_async) if node.wants_context else None
+        return node, state, context
 
     def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None:
         """Record something of a step; one whose attempt, or whose run, was left gets a `StopSignal` instead."""
         # What ends an attempt or the run is recorded either before this or after it.
         with self.saving.writer.lock:
-            if context.is_over or self.has_left_run:
+            if context._is_over or self.has_left_run:
                 raise StopSignal
             self.saving.record(record)
 
     def note(self, record: Noted | OnceStarted, context: Context) -> None:
         """Record what a step must remember, and store it before returning."""
-        inline = self.inline and threading.get_ident() == self.thread
-        if inline:
-            self.inline = False  # A signal must not part a commit from its acknowledgement.
-        try:
+        with self._undisturbed() as inline:
             self.record_of_step(record, context)
             if self.settings.policy.saves_wave(0):
                 with self.storing(context):
                     self.saving.flush()
                     self.lease.refuse()
-        finally:
-            if inline:
-                self.inline = True
         if inline and self.stop is not None:
             raise StopSignal
 
@@ -316,37 +343,31 @@ class StepHost:
                 if self.lease.is_possible:
                     await in_background(self.lease.refuse)
 
-    def once_policy(self, step: Step, policy: Policy | None) -> Policy:
-        """Return what is done about a function given to `once` that was interrupted; its own policy is `policy`.
-
-        The caller of this execution comes first, then that policy, then the node's. Where a node's own function has
-        looked, or somebody has said that the step is to run again, that holds for its functions, too.
-        """
-        own = self.rules.if_interrupted or policy
-        if own is not None:
-            return own
-        of_node = self.graph.at(step.frame).nodes[step.node].if_interrupted
-        return "rerun" if callable(of_node) or step.id in self.wanted_again else of_node
-
     def spend(self, record: Spent, store: bool) -> None:
         """Record what a step used up; with `store` it is stored before returning, wherever that blocks nobody."""
         if self.run.status != RunStatus.RUNNING:
-            logger.warning(
-                "run %s: step %s spent something after the run had stopped", self.run_id, record.step
-            )
+            text = "run %s: step %s spent something after the run had stopped"
+            logger.warning(text, self.run_id, record.step)
             return
         self.saving.record(record)
         self.saving.emit("node.spend", node_of(record.step).rpartition("/")[2], **record._asdict())
         blocks = not self.private and self._loop is not None and asyncio._get_running_loop() is self._loop
         if not store or blocks or not self.settings.policy.saves_wave(0):
             return
-        # A signal must not part a commit from its acknowledgement. What was paid for is not thrown away for one either.
-        inline, self.inline = self.inline, False
+        with self._undisturbed(), self.storing():  # What was paid for is not thrown away for a signal either.
+            self.saving.flush()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[bool]:
+        """Let no signal part a commit in this block from its acknowledgement; yield whether one could have."""
+        inline = self.inline and threading.get_ident() == self.thread
+        if inline:
+            self.inline = False
         try:
-            with self.storing():
-                self.saving.flush()
+            yield inline
         finally:
-            self.inline = inline
+            if inline:
+                self.inline = True
 
     @contextmanager
     def storing(self, context: Context | None = None) -> Iterator[None]:
@@ -354,7 +375,7 @@ class StepHost:
         try:
             yield
         except (ExecutionError, RunConflict, StoreError) as error:
-            if context is not None and (context.is_over or self.has_left_run):
+            if context is not None and (context._is_over or self.has_left_run):
                 raise StopSignal from None
             self.unsaved.append(error)
             raise
@@ -363,10 +384,6 @@ class StepHost:
         """Return the US dollars that the run's steps are known to have spent."""
         return sum(spending.cost for spending in list(self.run.spending.values()))
 
-    def emit(self, type: str, node: str = "", /, **data: Any) -> None:
-        """Tell the observers, if there are any."""
-        self.saving.emit(type, node, **data)
-
     def deadline_after(self, seconds: float) -> float:
         """Return the wall time that is so many seconds away, and begin to wait for it."""
         return self.settings.journal.deadlines.after(self.run_id, seconds)
@@ -374,9 +391,3 @@ class StepHost:
     def time_left(self, deadline: float) -> float:
         """Return how many seconds this process still waits for a deadline of the run; 0 or less if it has passed."""
         return self.settings.journal.deadlines.left(self.run_id, deadline)
-
-    def stop_wanted(self) -> bool:
-        """Return True if the run is to stop; look into the inbox now and then."""
-        if self.stop is None and self.inbox.is_due:
-            self.inbox.look()
-        return self.stop is not None

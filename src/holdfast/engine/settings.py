@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from holdfast.errors import HoldfastError
 from holdfast.events import Observer
 from holdfast.graph.graph import Graph
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import Pause as FoldedPause
 from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec
 from holdfast.state.state import State
@@ -127,6 +126,23 @@ class Settings:
     """What is recorded of the environment beside what is found out; `None` if nothing is to be."""
 
 
+def ignore(execution: Any) -> None:
+    """Do nothing with an execution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who has a run executed. `private` says that the event loop may be blocked; `hold` is given the execution.
+
+    `idle_timeout` is how long an execution that has nothing to do waits; see `Execution`.
+    """
+
+    observer: Observer | None
+    private: bool = False
+    hold: Callable[[Any], None] = ignore
+    idle_timeout: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Something a run waits for.
@@ -193,18 +209,17 @@ def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:
     """Return a run's pauses in the order of their steps."""
     order = {step.id: index for index, step in enumerate(run.active())}
     pauses = sorted(run.pauses.values(), key=lambda pause: order.get(pause.step, 0))
-    return tuple(_public(pause, codec) for pause in pauses)
-
-
-def _public(pause: FoldedPause, codec: Codec) -> Pause:
-    return Pause(
-        id=pause.id,
-        kind=pause.kind,
-        node=pause.node,
-        step=pause.step,
-        name=pause.name,
-        prompt=pause.prompt,
-        schema=codec.decode(pause.schema) if pause.schema else None,
-        since=utc_time(pause.since),
-        expires_at=None if pause.expires_at is None else utc_time(pause.expires_at),
+    return tuple(
+        Pause(
+            id=pause.id,
+            kind=pause.kind,
+            node=pause.node,
+            step=pause.step,
+            name=pause.name,
+            prompt=pause.prompt,
+            schema=codec.decode(pause.schema) if pause.schema else None,
+            since=utc_time(pause.since),
+            expires_at=None if pause.expires_at is None else utc_time(pause.expires_at),
+        )
+        for pause in pauses
     )

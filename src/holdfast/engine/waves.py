@@ -144,7 +144,7 @@ class Waves:
             self._saving.mark(frame, [step.node for step in steps], [target.node for target in record.next])
             for step in steps if self.interrupt_after else ():
                 if qualified(step) in self.interrupt_after and step.id not in self.reused:
-                    self._gates.after(step)
+                    self._gates.close("after", step)
             if self._saving.observer is not None:
                 self.tell_wave(frame, steps, record.next)
 
@@ -336,7 +336,8 @@ class FastPath:
             facts = {"step": step.id, "error": False, "seconds": result.seconds}
             saving.say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
         saving.record(StepAdvanced(step.id, tuple(ops), name, result.seconds))
-        saving.save_move(step.node, node)
+        saving.mark(root, [step.node], [node])
+        saving.flush()
         if saving.observer is not None:
             saving.say("edge.transition", step.node, **{"from": step.node, "to": node})
             saving.say("node.start", node, step=name, attempt=1, iteration=root.waves + 1)

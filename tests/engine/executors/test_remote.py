@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import Command, State, register_type
-from holdfast.engine.executors.remote import (
-    Facts,
-    MainProcess,
-    MainProgram,
-    NotSent,
-    Reply,
-    SentState,
-    Task,
-    perform,
-)
+from holdfast.engine.executors.process_pool import MainProcess, MainProgram
+from holdfast.engine.executors.remote import Facts, NotSent, Reply, SentState, Task, perform
 from holdfast.errors import CodecError, ExecutorLost, HoldfastError
 from holdfast.graph.validation import choice_of
 from holdfast.state.codec import Codec

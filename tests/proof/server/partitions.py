@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from holdfast.engine.owner import OLD_NEWS
+from holdfast.engine.saving import OLD_NEWS
 from tests.invariants import NOT_STRANDED, Violation
 from tests.proof.server.scene import Scene
 from tests.proof.server.statements import finish

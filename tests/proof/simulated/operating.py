@@ -13,7 +13,7 @@ from holdfast.engine.commands.control import Receipt
 from holdfast.engine.continuation import resume
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.retention import prune_workflow
-from holdfast.engine.runner import Caller
+from holdfast.engine.settings import Caller
 from holdfast.engine.submission import Place, requeue
 from holdfast.errors import (
     AnswerRejected,

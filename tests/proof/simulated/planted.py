@@ -91,7 +91,7 @@ PLANTED = (
     Planted(
         "an owner that counted as dead does not check before its next step",
         "finished",
-        "engine/owner.py",
+        _SAVING,
         "        if lapses != self._seen:\n",
         "        if False:\n",
         _PROOF,
@@ -180,9 +180,8 @@ PLANTED = (
         "a function given to once runs before its intent is stored",
         "intent",
         "engine/once.py",
-        "                    context._note(OnceStarted(context.step, key, context.attempt, decision is not None))\n",
-        "                    started = OnceStarted(context.step, key, context.attempt, decision is not None)\n"
-        "                    context._host.record_of_step(started, context)\n",
+        "                    context._host.note(\n",
+        "                    context._host.record_of_step(\n",
         _PROOF,
     ),
     Planted(
@@ -215,7 +214,7 @@ PLANTED = (
         (
             (
                 "engine/context.py",
-                "        if self.is_over or self._host.is_left or self._host.has_left_run:\n",
+                "        if self._is_over or self._host.stop is not None or self._host.has_left_run:\n",
                 "        if False:\n",
             ),
             (_DRIVE, "        if self.has_left_run:\n", "        if False:\n"),

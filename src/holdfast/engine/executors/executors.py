@@ -14,24 +14,23 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast import clock
 from holdfast.engine.context import Context
+from holdfast.engine.executors.process_pool import ProcessPool
 from holdfast.engine.executors.remote import Facts, Reply, SentState, Task, perform
 from holdfast.errors import ExecutorLost, HoldfastError
 from holdfast.graph.graph import Node
-from holdfast.graph.validation import DASK, PROCESSES, ExecutorChoice, choice_of
+from holdfast.graph.validation import DASK, ExecutorChoice, choice_of
 from holdfast.journal.records import Spent
 from holdfast.state.state import State
 from holdfast.threads import Escaped, in_thread
 
-if TYPE_CHECKING:
-    from holdfast.engine.executors.process_pool import ProcessPool
-
-
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
+_LOSSES = ("KilledWorker", "CommClosedError", "FutureCancelledError")
+"""The errors by which Dask says that a worker or the scheduler is gone."""
 
 
 class _Cluster:
@@ -49,7 +48,7 @@ class _Cluster:
             executor: concurrent.futures.Executor = self.client.get_executor(pure=False)
             return executor
 
-    def close(self) -> None:
+    def shutdown(self) -> None:
         if self.client is not None:
             with contextlib.suppress(Exception):
                 self.client.close(timeout=_CLOSE_SECONDS)
@@ -75,11 +74,6 @@ def _connected(address: str) -> Any:
         raise HoldfastError(f"executor 'dask:{address}' does not name a Dask scheduler: {error}") from error
 
 
-def is_loss(error: BaseException) -> bool:
-    """Return whether an error of a Dask cluster says that a worker or the scheduler is gone."""
-    return type(error).__name__ in ("KilledWorker", "CommClosedError", "FutureCancelledError")
-
-
 class SharedExecutors:
     """The executors that all runs of this process share: process pools by size, Dask clusters by address.
 
@@ -94,41 +88,30 @@ class SharedExecutors:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._pools: dict[int | None, ProcessPool] = {}
-        self._clusters: dict[str, _Cluster] = {}
+        self._made: dict[ExecutorChoice, ProcessPool | _Cluster] = {}
 
     def _leave_to_parent(self) -> None:
-        for pool in self._pools.values():
-            pool.forget()
-        for cluster in self._clusters.values():
-            cluster.forget()
+        for made in self._made.values():
+            made.forget()
         self._reset()
 
     def executor(self, choice: ExecutorChoice) -> concurrent.futures.Executor:
         """Return the executor that was chosen. To reach a cluster may take a while."""
         if choice.own is not None:
             return choice.own
-        if choice.kind == DASK:
-            with self._lock:
-                cluster = self._clusters.setdefault(choice.address, _Cluster(choice.address))
-            return cluster.executor()
-        assert choice.kind == PROCESSES
         with self._lock:
-            if choice.size not in self._pools:
-                from holdfast.engine.executors.process_pool import ProcessPool
-
-                self._pools[choice.size] = ProcessPool(choice.size)
-            return self._pools[choice.size]
+            if choice not in self._made:
+                is_dask = choice.kind == DASK
+                self._made[choice] = _Cluster(choice.address) if is_dask else ProcessPool(choice.size)
+            made = self._made[choice]
+        return made.executor() if isinstance(made, _Cluster) else made
 
     def close(self) -> None:
         """End the processes and leave the clusters; both are made again when they are needed."""
         with self._lock:
-            pools, self._pools = self._pools, {}
-            clusters, self._clusters = self._clusters, {}
-        for pool in pools.values():
-            pool.shutdown()
-        for cluster in clusters.values():
-            cluster.close()
+            made, self._made = self._made, {}
+        for executor in made.values():
+            executor.shutdown()
 
 
 shared = SharedExecutors()
@@ -186,7 +169,7 @@ async def done_elsewhere(
     if context is not None:
         for level, text in reply.log:
             context.log.log(level, "%s", text)
-        context.take_spent(Spent(*line) for line in reply.spent)
+        context._take_spent(Spent(*line) for line in reply.spent)
     return reply.settled(task, state)
 
 
@@ -196,7 +179,7 @@ def _trouble(task: Task, error: Exception) -> HoldfastError:
         return error
     reason = f"{type(error).__name__}: {error}"
     lost = (concurrent.futures.BrokenExecutor, OSError, TimeoutError)
-    if isinstance(error, lost) or is_loss(error):
+    if isinstance(error, lost) or type(error).__name__ in _LOSSES:
         return ExecutorLost(f"{task.what}: {task.where} was lost before the step was finished: {reason}")
     return HoldfastError(f"{task.what} cannot be run by {task.where}: {reason}")
 
@@ -284,8 +267,4 @@ class _Call:
         self._is_cancelled = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+                self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import copyreg
 import dataclasses
 import importlib
 import inspect
 import io
 import logging
-import os
 import pickle
-import sys
 import traceback
-import types
 import uuid
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.engine.context import Context, ledger_line, logger
@@ -29,7 +26,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, ReadOnlyDict, ReadOnlyList, ReadOnlySet, Slot, frozen_dict, frozen_list
 from holdfast.state.state import State, changed_since, check_untouched, origin_of, state_view
 from holdfast.state.types import Handler, Types, handler_for
-from holdfast.threads import GUARD, Escaped, MainLoading
+from holdfast.threads import Escaped
 
 MOST_LINES = 1000
 """How many log messages of one step are brought back, the last ones."""
@@ -71,18 +68,8 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, context: Context, where: str) -> Facts:
-        return cls(
-            context.run_id,
-            context.step,
-            context.node,
-            context.visit,
-            context.item_key,
-            context.attempt,
-            context.idempotency_key,
-            dict(context.config),
-            where,
-            logger.getEffectiveLevel(),
-        )
+        own = [getattr(context, name) for name in cls._fields[:7]]
+        return cls(*own, dict(context.config), where, logger.getEffectiveLevel())
 
 
 class Kept(logging.Handler):
@@ -256,8 +243,12 @@ class Task(NamedTuple):
             return _dumps(self, self.by_value)
         except Exception as error:
             trouble = error
-        parts = {"its function": self.function, "its arguments": (self.args, self.kwargs)}
-        culprit = next((name for name, part in parts.items() if not _can_be_sent(part, self.by_value)), "it")
+        culprit = "it"
+        for name, part in (("its arguments", (self.args, self.kwargs)), ("its function", self.function)):
+            try:
+                _dumps(part, self.by_value)
+            except Exception:
+                culprit = name
         raise NotSent(f"{self.what}: {culprit} cannot be sent to {self.where}: {trouble}") from trouble
 
     def done(self, kept: Kept, loads: Loads) -> Any:
@@ -275,7 +266,7 @@ class Task(NamedTuple):
         value = awaited(self.function(*args, **kwargs))
         for state in states:
             check_untouched(state)
-        return _outgoing(value, states[0]) if states else value
+        return _changed(value, State, partial(Changed.between, states[0])) if states else value
 
 
 class Reply(NamedTuple):
@@ -301,7 +292,7 @@ class Reply(NamedTuple):
             found.__cause__ = _There(self.trace)
             # No coroutine can raise it itself.
             raise Escaped(found) if isinstance(found, StopIteration) else found
-        return _incoming(found, given) if given is not None else found
+        return found if given is None else _changed(found, Changed, lambda found: found.applied(given))
 
 
 class _NotLoaded(Exception):
@@ -325,8 +316,13 @@ def perform(data: bytes, loads: Loads = pickle.loads) -> bytes:
         except Exception as error:
             raise _NotLoaded(_described(error)) from error
         assert task is not None
-        value = _packed_value(task, task.done(kept, loads))
-        reply = Reply(value, b"", "", kept.lines(), kept.spent)
+        value = task.done(kept, loads)
+        try:
+            raw = _dumps(value, task.by_value)
+        except Exception as error:
+            what = f"{task.what} returned something that cannot be brought back from {task.where}"
+            raise NotSent(f"{what}: {_described(error)}") from None
+        reply = Reply(raw, b"", "", kept.lines(), kept.spent)
     except BaseException as error:
         trace = "".join(traceback.format_exception(error))
         reply = Reply(b"", _packed_error(task, error), trace, kept.lines(), kept.spent)
@@ -364,23 +360,6 @@ _KEPT_READ_ONLY: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
-def _can_be_sent(part: Any, by_value: bool) -> bool:
-    try:
-        _dumps(part, by_value)
-    except Exception:
-        return False
-    return True
-
-
-def _packed_value(task: Task, value: Any) -> bytes:
-    try:
-        return _dumps(value, task.by_value)
-    except Exception as error:
-        raise NotSent(
-            f"{task.what} returned something that cannot be brought back from {task.where}: {_described(error)}"
-        ) from None
-
-
 def _packed_error(task: Task | None, error: BaseException) -> bytes:
     """Return an error so that it can be raised here: itself if possible, else one that says what it was."""
     if isinstance(error, KeyboardInterrupt):
@@ -416,75 +395,8 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _outgoing(value: Any, given: State) -> Any:
-    if isinstance(value, State):
-        return Changed.between(given, value)
-    if isinstance(value, Command) and isinstance(value.update, State):
-        return dataclasses.replace(value, update=Changed.between(given, value.update))  # type: ignore[arg-type]
-    return value
-
-
-def _incoming(value: Any, given: State) -> Any:
-    if isinstance(value, Changed):
-        return value.applied(given)
-    if isinstance(value, Command) and isinstance(value.update, Changed):
-        return dataclasses.replace(value, update=value.update.applied(given))
-    return value
-
-
-class MainProcess(NamedTuple):
-    """What of the main process a task may rely on."""
-
-    path: tuple[str, ...]
-    folder: str
-    main_name: str | None
-    """The main program's name, if it was started as a module."""
-    main_file: str | None
-    arguments: tuple[str, ...]
-
-    @classmethod
-    def here(cls) -> MainProcess:
-        main = sys.modules.get("__main__")
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        try:
-            folder = os.getcwd()  # noqa: PTH109
-        except OSError:
-            folder = ""
-        return cls(tuple(sys.path), folder, spec.name if spec else None, file, tuple(sys.argv))
-
-    def enter(self) -> None:
-        """Make this process look the same."""
-        sys.path.extend(place for place in self.path if place not in sys.path)
-        with contextlib.suppress(OSError):
-            os.chdir(self.folder)
-
-
-class MainProgram:
-    """The main program, loaded once it is needed: for functions and types that it defines."""
-
-    def __init__(self) -> None:
-        self._loaded = False
-
-    def load(self, where: MainProcess) -> None:
-        if self._loaded:
-            return
-        import runpy
-
-        MainLoading.is_under_way = True
-        sys.argv = list(where.arguments)
-        try:
-            # The name by which multiprocessing, too, knows the main program in its children.
-            if where.main_name is not None:
-                found = runpy.run_module(where.main_name, run_name="__mp_main__", alter_sys=True)
-            else:
-                found = runpy.run_path(where.main_file or "", run_name="__mp_main__")
-        except HoldfastError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise HoldfastError(f"the main program cannot be loaded: {error}; {GUARD}") from error
-        finally:
-            MainLoading.is_under_way = False
-        main = types.ModuleType("__mp_main__")
-        main.__dict__.update(found)
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-        self._loaded = True
+def _changed(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Return what a node returned, with what is of a kind in it changed: the value itself or a command's update."""
+    if isinstance(value, Command) and isinstance(value.update, kind):
+        return dataclasses.replace(value, update=change(value.update))
+    return change(value) if isinstance(value, kind) else value

@@ -13,8 +13,8 @@ from holdfast.engine.continuation import go_on, reconciled_graph
 from holdfast.engine.graph_changes import renamed_outline, sources_turned
 from holdfast.engine.owner import this_owner
 from holdfast.engine.resume import ResumeOptions, as_journalled
-from holdfast.engine.runner import Caller, Runner
-from holdfast.engine.settings import Outcome, Settings
+from holdfast.engine.runner import Runner
+from holdfast.engine.settings import Caller, Outcome, Settings
 from holdfast.engine.time_travel.checkpoints import Position, find_position
 from holdfast.engine.time_travel.edits import Access, Edit, Overrides, apply_edit, mark_of, refuse_owned
 from holdfast.engine.time_travel.rerun import Rerun, plan_rerun_from

@@ -15,9 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from holdfast import engine
 from holdfast.engine.context import Context, PauseSignal
-from holdfast.engine.executors.executors import done_elsewhere
-from holdfast.engine.executors.remote import Facts, SentState, Task
 from holdfast.errors import HoldfastError
 from holdfast.graph.validation import THREADS, ExecutorChoice, choice_of, missing_package
 from holdfast.journal.records import Noted
@@ -172,13 +171,12 @@ class Discreet(Context):
         self._inner._beat = time
 
     @property
-    def left(self) -> PauseSignal | None:
-        """The pause that left the node."""
-        return self._inner.left
+    def _left(self) -> PauseSignal | None:
+        return self._inner._left
 
-    @left.setter
-    def left(self, pause: PauseSignal | None) -> None:
-        self._inner.left = pause
+    @_left.setter
+    def _left(self, pause: PauseSignal | None) -> None:
+        self._inner._left = pause
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -199,9 +197,12 @@ class Discreet(Context):
         return super().ask_all(self._resources.hide(dict(questions)))
 
     @property
-    def is_over(self) -> bool:
-        """Whether this attempt is over."""
-        return self._inner.is_over
+    def _is_over(self) -> bool:
+        return self._inner._is_over
+
+    @_is_over.setter
+    def _is_over(self, is_over: bool) -> None:
+        self._inner._is_over |= is_over
 
     def _stored_key(self, key: str) -> str:
         """Return a key as it is stored, without secrets."""
@@ -300,14 +301,14 @@ class CallPython(Kind):
         self, executor: ExecutorChoice, scope: Mapping[str, Any], state: State, ctx: Context
     ) -> Result:
         """Have an executor call the function; all the rest is done here."""
-        own: dict[str, Any] = {"ctx": Facts.of(ctx, str(executor))}
+        own: dict[str, Any] = {"ctx": engine.Facts.of(ctx, str(executor))}
         if "state" in self._named:
-            own["state"] = SentState.of(state, executor.by_value)
+            own["state"] = engine.SentState.of(state, executor.by_value)
         positional, named = self._arguments(scope, own)
         target = Target(self._target, self._resources.base)
         function = by_value(self._function) if executor.is_dask else target
-        task = Task.of(self._title, executor, function, positional, named)
-        value = done_elsewhere(executor, task, ctx, ctx if self._is_timed else None)
+        task = engine.Task.of(self._title, executor, function, positional, named)
+        value = engine.done_elsewhere(executor, task, ctx, ctx if self._is_timed else None)
         return await self._later(value)
 
     def _arguments(
