@@ -666,7 +666,7 @@ def test_an_attempt_that_is_left_while_its_intent_is_stored_never_starts_its_fun
     app = one(body, timeout=0.1, retry=Retry(500, delay=0)).compile(store)
 
     assert app.invoke(run_id="r").status == "completed"
-    assert began[0].is_over
+    assert began[0]._is_over
     assert isinstance(left.signal(), StopSignal) and not left.effects
 
 

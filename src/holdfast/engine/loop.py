@@ -236,7 +236,7 @@ class Execution(StepHost):
         if self.stop is not None:
             self._cancel_running()
             return
-        if self.inbox.has_commands:
+        if self.inbox.waiting:
             self._wake_up()
         if self._tasks or self._awaiting or self._wake_at is not None:
             self._schedule_poll()
@@ -344,7 +344,7 @@ class Execution(StepHost):
         self._wake_at = None
         if self.inbox.is_due:
             await self._look_now()
-        if self.inbox.has_commands:
+        if self.inbox.waiting:
             applied = await self._apply_commands()
             if self.run.status != RunStatus.RUNNING or not (applied or self.stop):
                 return launches  # What is under way is finished first.
@@ -396,7 +396,7 @@ class Execution(StepHost):
         """Apply the waiting commands in order; return False if they have to wait for running steps."""
         self._record_results()
         self._writes.recount()
-        while self.inbox.has_commands and self.run.status == RunStatus.RUNNING:
+        while self.inbox.waiting and self.run.status == RunStatus.RUNNING:
             if self.inbox.is_about_next_steps:
                 found = decide(self.graph, self.run, self.rules)
                 moves = [decision for decision in found if isinstance(decision, (RouteOn, CloseFrame))]
@@ -469,7 +469,7 @@ class Execution(StepHost):
                 case End(status):
                     if status in (RunStatus.COMPLETED, RunStatus.PAUSED):
                         await self._look_now()
-                    if self.inbox.has_commands:
+                    if self.inbox.waiting:
                         return await self._apply_commands()
                     self._ending.end(status)
                     return False

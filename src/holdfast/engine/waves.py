@@ -316,7 +316,7 @@ class FastPath:
         execution = self._execution
         if result.error is not None or type(result.value) is not dict or ONE_OFF in step.notes:
             return None
-        if execution.stop is not None or execution.pausing is not None or execution.inbox.has_commands:
+        if execution.stop is not None or execution.pausing is not None or execution.inbox.waiting:
             return None
         graph = self._graph
         node = graph.nodes.get(graph.only_next.get(step.node, ""))

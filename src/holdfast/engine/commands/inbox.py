@@ -183,7 +183,8 @@ class Inbox:
         """
         self._saving, self._apply, self._on_stop = saving, apply, on_stop
         self._journal = saving.settings.journal
-        self._waiting: dict[int, RunCommand] = {}
+        self.waiting: dict[int, RunCommand] = {}
+        """The commands that were read and are not recorded yet, by the numbers of their messages."""
         self._local: list[RunCommand] = []
         self._applied = 0
         self._is_redefined = False
@@ -194,14 +195,9 @@ class Inbox:
             self.look(stops_are_stale=True)
 
     @property
-    def has_commands(self) -> bool:
-        """Whether commands were read that are not recorded yet."""
-        return bool(self._waiting)
-
-    @property
     def is_about_next_steps(self) -> bool:
         """Whether the oldest of them is about the steps that come next."""
-        command = locked(self._lock, lambda: self._waiting[min(self._waiting)])
+        command = locked(self._lock, lambda: self.waiting[min(self.waiting)])
         return command.kind in ABOUT_NEXT_STEPS and not (command.redefines or self._is_redefined)
 
     @property
@@ -244,9 +240,9 @@ class Inbox:
                 self._on_stop(command)
 
     def _add(self, number: int, command: RunCommand) -> bool:
-        if number in self._waiting or number <= self._applied:
+        if number in self.waiting or number <= self._applied:
             return False
-        self._waiting[number] = command
+        self.waiting[number] = command
         return True
 
     def apply_next(self, *, busy: bool = False) -> bool:
@@ -266,11 +262,11 @@ class Inbox:
         return True
 
     def _next(self, busy: bool) -> tuple[int, RunCommand] | None:
-        number = min(self._waiting)
-        command = self._waiting[number]
+        number = min(self.waiting)
+        command = self.waiting[number]
         if busy and command.redefines:
             return None
-        del self._waiting[number]
+        del self.waiting[number]
         self._applied = max(self._applied, number)
         return number, command
 
@@ -286,15 +282,15 @@ class Inbox:
             self._record(self._saving.run.inbox_seen, self._local.pop(0), "")
         if completed:
             locked(self._lock, self._refuse_all, "the run is completed")
-        while self._waiting:
+        while self.waiting:
             self.apply_next()
 
     def _refuse_all(self, reason: str) -> None:
-        self._waiting = {
+        self.waiting = {
             number: command
             if command.kind == ANNOTATE
             else command._replace(refused=command.refused or reason)
-            for number, command in self._waiting.items()
+            for number, command in self.waiting.items()
         }
 
     def _record(self, number: int, command: RunCommand, refused: str) -> None:
