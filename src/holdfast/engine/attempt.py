@@ -8,139 +8,129 @@ import logging
 import signal
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import clock, engine
 from holdfast.engine.context import Context, Terminated
-from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, Rules, meaning
+from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning
 from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal
-from holdfast.engine.saving import Saving
 from holdfast.errors import CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
-from holdfast.graph.graph import AFTER_A_LOSS, Graph, Node, base_name
+from holdfast.graph.graph import AFTER_A_LOSS, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
 from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Step
 from holdfast.state.state import State, check_untouched, was_handed_out
 from holdfast.threads import Escaped, in_thread
 from holdfast.values import END, step_label
 
+if TYPE_CHECKING:
+    from holdfast.engine.saving import StepHost
+
 logger = logging.getLogger("holdfast")
 
 
-@dataclass(slots=True)
-class Result:
-    """What came of one attempt: a value, an error, or a pause."""
+class Attempt:
+    """One attempt of a step: what it is made with, and what came of it: a value, an error, or a pause."""
 
-    step: Step
-    value: Any = None
-    error: BaseException | None = None
-    seconds: float = 0.0
-    """How long it took; below zero if the value is yet to be awaited."""
-    state: State | None = None
-    context: Context | None = None
+    __slots__ = ("config", "context", "error", "node", "seconds", "state", "step", "value")
 
+    def __init__(
+        self, node: Node, step: Step, state: State, context: Context | None, config: Mapping[str, Any]
+    ) -> None:
+        self.node, self.step, self.state, self.context, self.config = node, step, state, context, config
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        """How long it took; below zero if the value is yet to be awaited."""
 
-def call(node: Node, state: State, context: Context | None, config: Mapping[str, Any]) -> Any:
-    """Call a node's function with what it names."""
-    function = node.function
-    assert function is not None
-    wants = node.wants
-    if node.wants_state_only:
-        return function(state)
-    given = {"state": state, "ctx": context, "config": config}
-    return function(*(given[want] for want in wants), **{name: given[name] for name in node.named})
+    def call(self) -> Any:
+        """Call the node's function with what it names."""
+        node, function = self.node, self.node.function
+        assert function is not None
+        if node.wants_state_only:
+            return function(self.state)
+        given = {"state": self.state, "ctx": self.context, "config": self.config}
+        return function(*(given[want] for want in node.wants), **{name: given[name] for name in node.named})
 
+    def run_here(self) -> None:
+        """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
+        loop = asyncio._get_running_loop()
+        # A sync node may run an event loop of its own here just as it may in a worker thread.
+        asyncio._set_running_loop(None)
+        try:
+            self.run_inline()
+        finally:
+            asyncio._set_running_loop(loop)
 
-def attempt_here(
-    node: Node, step: Step, state: State, context: Context | None, config: Mapping[str, Any]
-) -> Result:
-    """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
-    loop = asyncio._get_running_loop()
-    # A sync node may run an event loop of its own here just as it may in a worker thread.
-    asyncio._set_running_loop(None)
-    try:
-        return attempt_inline(node, step, state, context, config)
-    finally:
-        asyncio._set_running_loop(loop)
-
-
-def attempt_inline(
-    node: Node, step: Step, state: State, context: Context | None, config: Mapping[str, Any]
-) -> Result:
-    """As `attempt_here`, where no event loop is seen to run."""
-    begun = clock.perf_counter()
-    is_over = True
-    try:
-        value = call(node, state, context, config)
-        if type(value) is not dict and inspect.isawaitable(value):
-            is_over = False
-            return Result(step, value, None, -1.0, state, context)
-        if state._handed is not None:
-            check_untouched(state)
-        if context is not None and context._left is not None:
-            context._check_left()
-    except (KeyboardInterrupt, Terminated, GeneratorExit):
-        raise
-    except BaseException as error:
-        if isinstance(error, SystemExit) and _is_of_handler(error):
+    def run_inline(self) -> None:
+        """As `run_here`, where no event loop is seen to run."""
+        begun, context, is_over = clock.perf_counter(), self.context, True
+        try:
+            value = self.call()
+            if type(value) is not dict and inspect.isawaitable(value):
+                is_over = False
+                self.value, self.seconds = value, -1.0
+                return
+            if self.state._handed is not None:
+                check_untouched(self.state)
+            if context is not None and context._left is not None:
+                context._check_left()
+        except (KeyboardInterrupt, Terminated, GeneratorExit):
             raise
-        return Result(step, error=error, seconds=clock.perf_counter() - begun, state=state)
-    finally:
-        if context is not None and is_over:
-            context._is_over = True
-    return Result(step, value, None, clock.perf_counter() - begun, state)
-
-
-async def attempt_async(
-    node: Node,
-    step: Step,
-    state: State,
-    context: Context | None,
-    config: Mapping[str, Any],
-    awaitable: Any = None,
-    look: Callable[[], None] | None = None,
-) -> Result:
-    """Run a node without blocking the event loop: where its executor says, an async one here, a sync one in a
-    worker thread, where `look` comes first: the process may have been suspended since the thread was asked for.
-    """
-
-    def work_in_thread() -> Any:
-        if look is not None:
-            look()
-        return call(node, state, context, config)
-
-    begun = clock.perf_counter()
-    is_threaded = awaitable is None and node.executor is None and not node.is_async
-    # Where no thread can be started nothing of the step has run, and it has not failed.
-    working = in_thread(work_in_thread) if is_threaded else None
-    try:
-        if working is not None:
-            value = await _within(node, context, working)
-            if inspect.isawaitable(value):
-                value = await _within(node, context, value)
-        elif awaitable is None and node.executor is not None:
-            value = await _within(node, context, engine.elsewhere(node, state, context, config))
+        except BaseException as error:
+            if isinstance(error, SystemExit) and _is_of_handler(error):
+                raise
+            self.error, self.seconds = error, clock.perf_counter() - begun
         else:
-            work = call(node, state, context, config) if awaitable is None else awaitable
-            value = await _within(node, context, work)
-        if was_handed_out(state):
-            check_untouched(state)
-        if context is not None and context._left is not None:
-            context._check_left()
-    except (KeyboardInterrupt, Terminated, GeneratorExit):
-        raise
-    except BaseException as error:
-        if isinstance(error, SystemExit) and _is_of_handler(error):
+            self.value, self.seconds = value, clock.perf_counter() - begun
+        finally:
+            if context is not None and is_over:
+                context._is_over = True
+
+    async def run(self, look: Callable[[], None] | None = None) -> None:
+        """Run the node without blocking the event loop, or await its value if that is yet to be done.
+
+        It runs where its executor says, an async one here, a sync one in a worker thread, where `look` comes first:
+        the process may have been suspended since the thread was asked for.
+        """
+
+        def work_in_thread() -> Any:
+            if look is not None:
+                look()
+            return self.call()
+
+        begun, is_begun = clock.perf_counter(), self.seconds < 0
+        node, state, context = self.node, self.state, self.context
+        is_threaded = not is_begun and node.executor is None and not node.is_async
+        # Where no thread can be started nothing of the step has run, and it has not failed.
+        working = in_thread(work_in_thread) if is_threaded else None
+        try:
+            if working is not None:
+                value = await _within(node, context, working)
+                if inspect.isawaitable(value):
+                    value = await _within(node, context, value)
+            elif not is_begun and node.executor is not None:
+                value = await _within(node, context, engine.elsewhere(node, state, context, self.config))
+            else:
+                value = await _within(node, context, self.value if is_begun else self.call())
+            if was_handed_out(state):
+                check_untouched(state)
+            if context is not None and context._left is not None:
+                context._check_left()
+        except (KeyboardInterrupt, Terminated, GeneratorExit):
             raise
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
-        failure = error.error if isinstance(error, Escaped) else error
-        return Result(step, error=failure, seconds=clock.perf_counter() - begun, state=state)
-    finally:
-        if context is not None:
-            context._is_over = True
-    return Result(step, value, seconds=clock.perf_counter() - begun, state=state)
+        except BaseException as error:
+            if isinstance(error, SystemExit) and _is_of_handler(error):
+                raise
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            failure = error.error if isinstance(error, Escaped) else error
+            self.error, self.seconds = failure, clock.perf_counter() - begun
+        else:
+            self.value, self.seconds = value, clock.perf_counter() - begun
+        finally:
+            if context is not None:
+                context._is_over = True
 
 
 async def _within(node: Node, context: Context | None, work: Any) -> Any:
@@ -158,10 +148,7 @@ async def _within(node: Node, context: Context | None, work: Any) -> Any:
 async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any:
     assert node.timeout is not None
     try:
-        while True:
-            left = context._beat + node.timeout - clock.monotonic()
-            if left <= 0:
-                break
+        while (left := context._beat + node.timeout - clock.monotonic()) > 0:
             done, _ = await asyncio.wait({task}, timeout=left)
             if done:
                 return task.result()
@@ -197,89 +184,33 @@ _QUESTIONS = {
 }
 
 
-class Gates:
-    """The pauses of one execution, recorded, and the checkpoint files of its gates."""
-
-    def __init__(self, saving: Saving, config: Mapping[str, Any]) -> None:
-        self._saving, self._settings, self._config = saving, saving.settings, config
-        self.files: dict[str, str | None] = {}
-        """The checkpoint file of each pause."""
-
-    def ask_what(self, step: Step, kind: str) -> None:
-        """Pause until somebody says what to do with an interrupted step."""
-        what = _QUESTIONS[kind].format(crashes=step.crashes)
-        prompt = f"step {step_label(step.id)!r} {what}; rerun, skip or fail it?"
-        schema = self._settings.codec.encode({"enum": ["rerun", "skip", "fail"]})
-        pause = f"{step.id}:{kind}"
-        self._saving.record(
-            Paused(pause, kind, step.id, step.node, INTERRUPTED, prompt, schema, since=clock.time())
-        )
-
-    def close(self, kind: str, step: Step) -> None:
-        """Pause before or after a step, as `kind` says, or only say so."""
-        path = self._save_file(step, kind)
-        if self._settings.notify:
-            facts = {"kind": kind, "step": step.id, "state": self._saving.state(), "notify": True}
-            self._saving.say("pause", step.node, **facts, checkpoint_path=path)
-            step.passed = True
-            return
-        pause = f"{step.id}:{kind}"
-        self.files[pause] = path
-        prompt = f"paused {kind} {base_name(step.node)!r}"
-        self._saving.record(Paused(pause, kind, step.id, step.node, prompt=prompt, since=clock.time()))
-
-    def _save_file(self, step: Step, kind: str) -> str | None:
-        """Write the checkpoint file of a gate, if there is a folder for them; its path."""
-        directory = self._settings.checkpoint_dir
-        if directory is None:
-            return None
-        from holdfast.engine import checkpoint_files as files
-
-        run = self._saving.run
-        upcoming = [other for other in run.active() if other.status != DONE]
-        if len(upcoming) > 1 or step.frame:
-            logger.warning(
-                "run %s: a checkpoint file at node %r holds the main state only; %d other steps are under way",
-                self._saving.run_id,
-                step.node,
-                len(upcoming) - (kind == "before"),
-            )
-        nodes = tuple(dict.fromkeys(other.node for other in run.root.active.values() if other.status != DONE))
-        nodes = nodes or (END,)
-        gate = step.node if kind == "before" and not step.frame else ""
-        path = files.automatic_path(directory, step.node)
-        try:
-            files.save(path, self._saving.state(), gate or nodes[0], self._config, nodes, gate)
-        except (StoreError, CodecError) as error:
-            self._saving.failed(error if isinstance(error, StoreError) else StoreError(problem_of(error)))
-            return None
-        return str(path)
-
-
 class Results:
-    """The results of the attempts of one execution, recorded."""
+    """The results of the attempts of one execution, and its pauses, recorded."""
 
-    def __init__(self, graph: Graph, rules: Rules, saving: Saving, writes: ParallelWrites) -> None:
-        self._graph, self._rules, self._saving, self._codec = graph, rules, saving, saving.settings.codec
-        self._record, self._say, self._writes = saving.record, saving.say, writes
+    def __init__(self, host: StepHost, writes: ParallelWrites) -> None:
+        self._host, self._graph, self._saving, self._writes = host, host.graph, host.saving, writes
+        self._record, self._say = host.saving.record, host.saving.say
+        self.files: dict[str, str | None] = {}
+        """The checkpoint file of each gate, by its pause."""
         self.causes: dict[str, BaseException] = {}
         """The exceptions of the last failures, by step."""
         self.retries = 0
         self.stopped = False
         """Whether a node was left because the run is to stop."""
 
-    def take(self, result: Result) -> None:
+    def take(self, attempt: Attempt) -> None:
         """Record what came of an attempt. One that was left because the run is to stop changes nothing."""
-        step, error = result.step, result.error
+        step, error, seconds = attempt.step, attempt.error, attempt.seconds
+        attempt.error = None  # It refers to the attempt by its traceback.
         if error is None:
             try:
-                ops, goto = self._meaning(step, result.value, result.state)
+                ops, goto = self._meaning(step, attempt.value, attempt.state)
             except Exception as problem:
-                self.failed(step, problem, result.seconds, repeatable=False)
+                self.failed(step, problem, seconds, repeatable=False)
                 return
-            self._record(StepFinished(step.id, ops, goto, result.seconds))
+            self._record(StepFinished(step.id, ops, goto, seconds))
             if self._saving.observer is not None:
-                facts = {"step": step.id, "error": False, "seconds": result.seconds}
+                facts = {"step": step.id, "error": False, "seconds": seconds}
                 self._say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
         elif isinstance(error, PauseSignal):
             for paused in error.asked:
@@ -292,12 +223,12 @@ class Results:
             step.status, step.crashes = IN_DOUBT, step.crashes + 1
             self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault_of(error)))
         else:
-            self.failed(step, error, result.seconds, repeatable=not isinstance(error, StepInterrupted))
+            self.failed(step, error, seconds, repeatable=not isinstance(error, StepInterrupted))
 
     def _meaning(self, step: Step, value: Any, given: State | None) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
         graph, frame = self._graph.at(step.frame), self._saving.run.frames[step.frame]
-        ops, goto = meaning(graph, self._codec, frame, step, value, given)
+        ops, goto = meaning(graph, self._host.codec, frame, step, value, given)
         self._writes.check(graph, frame, step, ops)
         return ops, goto
 
@@ -314,7 +245,7 @@ class Results:
 
     def _policy(self, step: Step) -> Any:
         """Return what is done about a step that may have taken effect."""
-        return self._rules.if_interrupted or self._graph.at(step.frame).nodes[step.node].if_interrupted
+        return self._host.rules.if_interrupted or self._graph.at(step.frame).nodes[step.node].if_interrupted
 
     def failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
         """Record a failure: it is tried again, passed over, or the end of the run."""
@@ -323,7 +254,7 @@ class Results:
         delay = _delay(node, step, error) if repeatable else None
         retry_at = None
         if delay is not None:
-            retry_at = self._saving.settings.journal.deadlines.after(self._saving.run_id, delay)
+            retry_at = self._host.deadline_after(delay)
         self.causes[step.id] = error
         self._record(StepFailed(step.id, step.attempt, fault, retry_at, seconds))
         self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault))
@@ -365,6 +296,52 @@ class Results:
             "it is not repeated unasked"
         )
         self.failed(step, error, 0.0, repeatable=False)
+
+    def ask_what(self, step: Step, kind: str) -> None:
+        """Pause until somebody says what to do with an interrupted step."""
+        what = _QUESTIONS[kind].format(crashes=step.crashes)
+        prompt = f"step {step_label(step.id)!r} {what}; rerun, skip or fail it?"
+        schema = self._host.settings.codec.encode({"enum": ["rerun", "skip", "fail"]})
+        pause = f"{step.id}:{kind}"
+        self._record(Paused(pause, kind, step.id, step.node, INTERRUPTED, prompt, schema, since=clock.time()))
+
+    def pause_at(self, kind: str, step: Step) -> None:
+        """Pause before or after a step, as `kind` says, or only say so."""
+        path = self._save_file(step, kind)
+        if self._host.settings.notify:
+            facts = {"kind": kind, "step": step.id, "state": self._saving.state(), "notify": True}
+            self._say("pause", step.node, **facts, checkpoint_path=path)
+            step.passed = True
+            return
+        pause = f"{step.id}:{kind}"
+        self.files[pause] = path
+        prompt = f"paused {kind} {base_name(step.node)!r}"
+        self._record(Paused(pause, kind, step.id, step.node, prompt=prompt, since=clock.time()))
+
+    def _save_file(self, step: Step, kind: str) -> str | None:
+        """Write the checkpoint file of a gate, if there is a folder for them; its path."""
+        directory = self._host.settings.checkpoint_dir
+        if directory is None:
+            return None
+        from holdfast.engine import checkpoint_files as files
+
+        run = self._saving.run
+        upcoming = [other for other in run.active() if other.status != DONE]
+        if len(upcoming) > 1 or step.frame:
+            text = (
+                "run %s: a checkpoint file at node %r holds the main state only; %d other steps are under way"
+            )
+            logger.warning(text, self._saving.run_id, step.node, len(upcoming) - (kind == "before"))
+        nodes = tuple(dict.fromkeys(other.node for other in run.root.active.values() if other.status != DONE))
+        nodes = nodes or (END,)
+        gate = step.node if kind == "before" and not step.frame else ""
+        path = files.automatic_path(directory, step.node)
+        try:
+            files.save(path, self._saving.state(), gate or nodes[0], self._host.config, nodes, gate)
+        except (StoreError, CodecError) as error:
+            self._saving.failed(error if isinstance(error, StoreError) else StoreError(problem_of(error)))
+            return None
+        return str(path)
 
 
 def _delay(node: Node, step: Step, error: BaseException) -> float | None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 from holdfast import clock, engine
-from holdfast.engine.attempt import Gates, Result, Results, attempt_async, attempt_here
+from holdfast.engine.attempt import Attempt, Results
 from holdfast.engine.commands.inbox import PAUSE, POLL, Inbox, RunCommand
 from holdfast.engine.context import Context
 from holdfast.engine.decide import (
@@ -38,7 +38,7 @@ from holdfast.engine.decide import (
 from holdfast.engine.once import StopSignal
 from holdfast.engine.saving import StepHost
 from holdfast.engine.settings import Caller, Settings
-from holdfast.engine.waves import Ending, FastPath, Waves
+from holdfast.engine.waves import Ending, Waves
 from holdfast.errors import ExecutionError, Remedy, ResourceExhausted, RunConflict, StoreError, problem_of
 from holdfast.journal.records import StepFinished, StepStarted
 from holdfast.journal.run_state import INTERRUPTED, Step
@@ -83,16 +83,14 @@ class Execution(StepHost):
         self.pausing: str | None = None
         """Why the run is to stop once what is under way is finished."""
         self._pausing_as = RunStatus.INTERRUPTED
-        self._gates = Gates(self.saving, config)
         self._writes = ParallelWrites(self.rules.barrier)
-        self._waves = Waves(self.graph, self.saving, self._gates)
-        self._results = Results(self.graph, self.rules, self.saving, self._writes)
+        self._results = Results(self, self._writes)
+        self._waves = Waves(self, self._results)
         self._record, self._say = self.saving.record, self.saving.say
-        self._fast = FastPath(self, self._waves, config)
         self.reusable: ReusableSteps | None = None
         """What steps are given instead of being run, if the run reuses what another has finished."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._finished: list[Result] = []
+        self._finished: list[Attempt] = []
         self._wake: asyncio.Event | None = None
         self._idle: asyncio.Event | None = None
         self._wake_at: float | None = None
@@ -111,7 +109,7 @@ class Execution(StepHost):
             resumed=resumed,
             by_worker=self.idle_timeout is not None,
         )
-        self._ending = Ending(self.saving, self._gates, self._results, self.inbox)
+        self._ending = Ending(self.saving, self._results, self.inbox)
         self._poll_handle: asyncio.TimerHandle | None = None
 
     @property
@@ -376,7 +374,7 @@ class Execution(StepHost):
                     if self._begin(decision.step, decision.at):  # type: ignore[union-attr]
                         launches.append(decision.step)  # type: ignore[union-attr]
                         progress = progress or len(launches) > 1 or bool(self._tasks)
-                elif kind is RouteOn and self._fast.end_wave(*decision):  # type: ignore[misc]
+                elif kind is RouteOn and self._waves.by_edge(*decision):  # type: ignore[misc]
                     progress = True
                 else:
                     progress = await self._settle(decision)
@@ -453,9 +451,9 @@ class Execution(StepHost):
                 case CloseFrame(step):
                     self._results.close_frame(step)
                 case Gate(step):
-                    self._gates.close("before", step)
+                    self._results.pause_at("before", step)
                 case AskWhat(step, kind):
-                    self._gates.ask_what(step, kind)
+                    self._results.ask_what(step, kind)
                 case SkipStep(step):
                     self._record(StepFinished(step.id, skipped="interrupted"))
                 case RefuseStep(step):
@@ -503,43 +501,37 @@ class Execution(StepHost):
             task.add_done_callback(partial(self._task_ended, step.id))
         await self._gather()
 
-    async def _run_alone(self, step: Step) -> Result:
-        """Return the result of a lone step, or of the last of those that the fast path ran after it."""
-        result: Result | None = None
-        if self._fast.may_run():
-            step, result = self._fast.run_on(step)
-        if result is None:
-            result = await self._attempt_alone(step)
-        if result.seconds >= 0:
-            return result
-        node = self.graph.at(step.frame).nodes[step.node]
-        state, context = result.state, result.context
-        assert state is not None
-        return await attempt_async(node, step, state, context, self.config, result.value)
-
-    async def _attempt_alone(self, step: Step) -> Result:
-        self.lease.refuse()
-        node, state, context = self.prepare(step)
-        if self.private and node.runs_inline:
+    async def _run_alone(self, step: Step) -> Attempt:
+        """Return the attempt of a lone step, or of the last of those that the fast path ran after it."""
+        step, attempt = self._waves.run_on(step)
+        if attempt is None:
+            self.lease.refuse()
+            attempt = self.prepare(step)
+            if not (self.private and attempt.node.runs_inline):
+                self._schedule_poll()
+                self._awaiting = True
+                try:
+                    await attempt.run(self._check_owner)
+                finally:
+                    self._awaiting = False
+                return attempt
             self.inline = True
             try:
-                if self.stop is not None:
-                    return Result(step, error=StopSignal())
-                return attempt_here(node, step, state, context, self.config)
+                if self.stop is None:
+                    attempt.run_here()
+                else:
+                    attempt.error = StopSignal()
             finally:
                 self.inline = False
-        self._schedule_poll()
-        self._awaiting = True
-        try:
-            return await attempt_async(node, step, state, context, self.config, look=self._check_owner)
-        finally:
-            self._awaiting = False
+        if attempt.seconds < 0:
+            await attempt.run()
+        return attempt
 
     async def _attempt_task(self, step: Step) -> None:
         self.lease.refuse()
-        node, state, context = self.prepare(step)
-        result = await attempt_async(node, step, state, context, self.config, look=self._check_owner)
-        self._finished.append(result)
+        attempt = self.prepare(step)
+        await attempt.run(self._check_owner)
+        self._finished.append(attempt)
 
     def _task_ended(self, step: str, task: asyncio.Task[None]) -> None:
         assert self._wake is not None and self._idle is not None
@@ -574,13 +566,13 @@ class Execution(StepHost):
             raise self._task_error
 
     def _record_results(self) -> None:
-        results, self._finished = self._finished, []
+        attempts, self._finished = self._finished, []
         unsaved = None
-        for result in results:
-            if any(result.error is error for error in self.unsaved):
-                unsaved = unsaved or result.error
+        for attempt in attempts:
+            if any(attempt.error is error for error in self.unsaved):
+                unsaved = unsaved or attempt.error
             else:
-                self._take(result)
+                self._take(attempt)
         if unsaved is not None:
             self._flush_rest()
             raise unsaved
@@ -589,35 +581,36 @@ class Execution(StepHost):
         with suppress(ExecutionError, RunConflict, StoreError):
             self.saving.flush()
 
-    def _take(self, result: Result) -> None:
+    def _take(self, attempt: Attempt) -> None:
         for error in self.unsaved:
-            if result.error is error:
+            if attempt.error is error:
                 raise error
-        self._results.take(result)
+        self._results.take(attempt)
         if self._results.stopped and self.stop is None:
             self.stop = RunStatus.INTERRUPTED
 
     async def _reconcile(self, step: Step) -> None:
         """Ask the node's own function whether an interrupted step was done."""
-        node, state, _ = self.prepare(step)
-        context = Context(self, step, self.config, False)
-        look = node.if_interrupted
+        attempt = self.prepare(step)
+        look = attempt.node.if_interrupted
         assert callable(look)
-        looking = dataclasses.replace(
-            node, function=look, wants=("ctx",), named=(), is_async=False, timeout=None
+        attempt.context = Context(self, step, self.config, False)
+        attempt.node = dataclasses.replace(
+            attempt.node, function=look, wants=("ctx",), named=(), is_async=False, timeout=None
         )
-        result = attempt_here(looking, step, state, context, self.config)
-        if result.seconds < 0:
-            result = await attempt_async(looking, step, state, context, self.config, result.value)
-        if isinstance(result.error, StopSignal) or any(result.error is e for e in self.unsaved):
-            self._take(result)
-        elif result.error is not None:
-            self._results.failed(step, result.error, 0.0, repeatable=False)
-        elif result.value is None or result.value is False:
+        attempt.run_here()
+        if attempt.seconds < 0:
+            await attempt.run()
+        error, value = attempt.error, attempt.value
+        if isinstance(error, StopSignal) or any(error is other for other in self.unsaved):
+            self._take(attempt)
+        elif error is not None:
+            self._results.failed(step, error, 0.0, repeatable=False)
+        elif value is None or value is False:
             step.answers[INTERRUPTED] = b"rerun"
         else:
-            result.value = None if result.value is True else result.value
-            self._take(result)
+            attempt.value = None if value is True else value
+            self._take(attempt)
 
     def _say_start(self, step: Step) -> None:
         iteration = self.run.frames[step.frame].waves + 1

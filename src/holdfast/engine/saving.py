@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 from holdfast import clock
+from holdfast.engine.attempt import Attempt
 from holdfast.engine.commands.inbox import Inbox
 from holdfast.engine.context import Context
 from holdfast.engine.once import StopSignal
 from holdfast.engine.settings import Caller, Settings
 from holdfast.errors import ExecutionError, Remedy, RunConflict, StoreError, problem_of
 from holdfast.events import Event, Observer, tell, wanted
-from holdfast.graph.graph import Node
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent
 from holdfast.journal.run_state import Frame, RunState, Step, node_of
@@ -302,15 +302,15 @@ class StepHost:
         """Whether this execution has left the run: nothing that its steps still say is recorded."""
         return self._loop is None or self.run.status != RunStatus.RUNNING
 
-    def prepare(self, step: Step) -> tuple[Node, State, Context | None]:
-        """Return what an attempt of a step is made with."""
+    def prepare(self, step: Step) -> Attempt:
+        """Return an attempt of a step, to be run."""
         self.steps_run += 1
         graph = self.graph.at(step.frame) if step.frame else self.graph
         node, state = graph.nodes[step.node], self.saving.state_for(step)
         if node.reads is not None:
             state = limited(state, node.reads, node.name, [op.key for op in step.item])
         context = Context(self, step, self.config, node.is_async) if node.wants_context else None
-        return node, state, context
+        return Attempt(node, step, state, context, self.config)
 
     def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None:
         """Record something of a step; one whose attempt, or whose run, was left gets a `StopSignal` instead."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
-from holdfast.engine.attempt import Gates, Result, Results, attempt_inline, fault_of
+from holdfast.engine.attempt import Attempt, Results, fault_of
 from holdfast.engine.commands.inbox import POLL, Inbox
 from holdfast.engine.decide import (
     ParallelWrite,
@@ -22,7 +22,7 @@ from holdfast.engine.decide import (
     qualified,
     to_targets,
 )
-from holdfast.engine.once import StepInterrupted, StopSignal
+from holdfast.engine.once import StepInterrupted
 from holdfast.engine.saving import Saving
 from holdfast.errors import ExecutionError, MaxIterationsExceeded, Remedy, problem_of
 from holdfast.graph.graph import Graph, Node, Send, base_name
@@ -107,15 +107,31 @@ def _routing(node: str, said: str = "") -> Iterator[None]:
         raise RouteFailed(node, f"{said}{error!r}" if said else problem_of(error)) from error
 
 
-class Waves:
-    """Finds and records what follows finished steps. What cannot be found raises `RouteFailed`."""
+_WAVE_EVENTS = ("wave.start", "state.update", "cycle.detected")
+"""Events that only the loop tells."""
 
-    def __init__(self, graph: Graph, saving: Saving, gates: Gates) -> None:
-        self._graph, self._saving, self._gates = graph, saving, gates
-        self._codec = saving.settings.codec
-        self.interrupt_after = saving.settings.interrupt_after
+
+class Waves:
+    """Finds and records what follows finished steps. What cannot be found raises `RouteFailed`.
+
+    There is a short way for the commonest graphs, which records what the loop would record, and the loop goes on where
+    it stops: `by_edge` ends a wave without asking conditions or routing functions, and `run_on` runs and saves sync
+    steps for as long as there is nothing to decide, to ask or to look at.
+    """
+
+    def __init__(self, execution: Execution, results: Results) -> None:
+        self._execution, self._results = execution, results
+        self._graph, self._saving, self._run = execution.graph, execution.saving, execution.run
+        self._codec, self._interrupt_after = execution.codec, execution.settings.interrupt_after
         self.reused: Collection[str] = ()
         """The steps that did not run, so that nobody is asked what to do after them."""
+        rules, schema = execution.rules, execution.graph.schema
+        gated = rules.interrupt_before or self._interrupt_after
+        is_plain = rules.barrier and not gated and self._run.reuse is None
+        reduces = any(schema.reduces(key) for key in schema.channels)
+        tells_all = any(self._saving.hears(type_) for type_ in _WAVE_EVENTS)
+        saves = execution.private and self._saving.saves_every_wave
+        self._may_run_on = is_plain and saves and not reduces and not tells_all
 
     async def by_choice(self, frame: Frame, names: tuple[str, ...] | None) -> None:
         """Record the end of a wave, asking conditions and routing functions what follows."""
@@ -142,11 +158,11 @@ class Waves:
         def end() -> None:
             self._saving.record(record)
             self._saving.mark(frame, [step.node for step in steps], [target.node for target in record.next])
-            for step in steps if self.interrupt_after else ():
-                if qualified(step) in self.interrupt_after and step.id not in self.reused:
-                    self._gates.close("after", step)
+            for step in steps if self._interrupt_after else ():
+                if qualified(step) in self._interrupt_after and step.id not in self.reused:
+                    self._results.pause_at("after", step)
             if self._saving.observer is not None:
-                self.tell_wave(frame, steps, record.next)
+                self._tell_wave(frame, steps, record.next)
 
         self._saving.writer.together(end)
 
@@ -176,7 +192,7 @@ class Waves:
                     waiting[join.id] = arrived
         return merge_targets(graph, found)
 
-    def tell_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
+    def _tell_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
         """Tell the observers of the end of a wave."""
         say = self._saving.say
         for step in steps:
@@ -220,37 +236,7 @@ class Waves:
         reduced = tuple(key for key in shared if child.schema.reduces(key) and parent.schema.reduces(key))
         self._saving.record(FrameOpened(step.id, shared, (*fresh, *own), targets, reduced))
 
-
-def closing(graph: Graph, steps: list[Step], others: int) -> tuple[Target, ...]:
-    """Return the last node, if nothing else is left to run and it has not run."""
-    if graph.last is None or others or any(step.node == graph.last for step in steps):
-        return ()
-    return (Target(graph.last),)
-
-
-_WAVE_EVENTS = ("wave.start", "state.update", "cycle.detected")
-"""Events that only the loop tells."""
-
-
-class FastPath:
-    """The short way for the commonest graphs. It records what the loop would record, which goes on where it stops.
-
-    `end_wave` ends a wave without asking conditions or routing functions. `run_on` runs and saves sync steps for as
-    long as there is nothing to decide, to ask or to look at.
-    """
-
-    def __init__(self, execution: Execution, waves: Waves, config: Mapping[str, Any]) -> None:
-        self._execution, self._waves, self._config = execution, waves, config
-        self._graph, self._saving, self._run = execution.graph, execution.saving, execution.run
-        self._codec, rules, schema = execution.codec, execution.rules, execution.graph.schema
-        gated = rules.interrupt_before or waves.interrupt_after
-        is_plain = rules.barrier and not gated and self._run.reuse is None
-        reduces = any(schema.reduces(key) for key in schema.channels)
-        tells_all = any(self._saving.hears(type_) for type_ in _WAVE_EVENTS)
-        saves = execution.private and self._saving.saves_every_wave
-        self._may_run = is_plain and saves and not reduces and not tells_all
-
-    def end_wave(self, frame: Frame, names: tuple[str, ...] | None) -> bool:
+    def by_edge(self, frame: Frame, names: tuple[str, ...] | None) -> bool:
         """Record the end of a wave of one step that only one node can follow; return False for any other wave."""
         if len(frame.active) != 1:
             return False
@@ -265,28 +251,24 @@ class FastPath:
         targets = (Target(only),) if only in graph.nodes else closing(graph, [step], 0)
         waiting = tuple(frame.waiting.items()) if frame.waiting else ()
         record = WaveFinished(frame.path, (), targets, waiting, names)
-        if self._waves.interrupt_after:
-            self._waves.end_wave(record, frame, [step])
+        if self._interrupt_after:
+            self.end_wave(record, frame, [step])
             return True
         self._saving.record(record)
         self._saving.mark(frame, [step.node], [target.node for target in targets])
         if self._saving.observer is not None:
-            self._waves.tell_wave(frame, [step], targets)
+            self._tell_wave(frame, [step], targets)
         return True
 
-    def may_run(self) -> bool:
-        """Return True if the run is one step of the root graph and nothing else."""
-        run = self._run
-        root = run.frames[""]
-        lone = len(run.frames) == 1 and len(root.active) == 1 and not root.waiting
-        return self._may_run and lone and not run.pauses
-
-    def run_on(self, step: Step) -> tuple[Step, Result | None]:
+    def run_on(self, step: Step) -> tuple[Step, Attempt | None]:
         """Run `step`, whose start is saved, and those after it.
 
-        Return the last one begun with its result, or with `None` if this path cannot run it.
+        Return the last one begun with its attempt, or with `None` if this path cannot run it.
         """
-        execution, root = self._execution, self._run.frames[""]
+        execution, run, root = self._execution, self._run, self._run.frames[""]
+        is_lone = len(run.frames) == 1 and len(root.active) == 1 and not root.waiting
+        if not self._may_run_on or not is_lone or run.pauses:
+            return step, None
         loop = asyncio._get_running_loop()
         # A sync node may run an event loop of its own here just as it may in a worker thread.
         asyncio._set_running_loop(None)
@@ -296,25 +278,25 @@ class FastPath:
                 execution.inline = True
                 try:
                     if execution.stop is not None:
-                        return step, Result(step, error=StopSignal())
+                        return step, None  # The loop finds the same.
                     execution.lease.refuse()
-                    _, state, context = execution.prepare(step)
-                    result = attempt_inline(node, step, state, context, self._config)
+                    attempt = execution.prepare(step)
+                    attempt.run_inline()
                 finally:
                     execution.inline = False
-                following = self._after(step, result)
-                if following is None or not self._move_on(step, result, following.name):
-                    return step, result
+                following = self._after(step, attempt)
+                if following is None or not self._move_on(step, attempt, following.name):
+                    return step, attempt
                 (step,) = root.active.values()
                 node = following
             return step, None
         finally:
             asyncio._set_running_loop(loop)
 
-    def _after(self, step: Step, result: Result) -> Node | None:
+    def _after(self, step: Step, attempt: Attempt) -> Node | None:
         """Return the node to go on with at once, if there is nothing else to do before."""
         execution = self._execution
-        if result.error is not None or type(result.value) is not dict or ONE_OFF in step.notes:
+        if attempt.error is not None or type(attempt.value) is not dict or ONE_OFF in step.notes:
             return None
         if execution.stop is not None or execution.pausing is not None or execution.inbox.waiting:
             return None
@@ -324,18 +306,18 @@ class FastPath:
             return None
         return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
 
-    def _move_on(self, step: Step, result: Result, node: str) -> bool:
+    def _move_on(self, step: Step, attempt: Attempt, node: str) -> bool:
         root, reads = self._run.frames[""], self._graph.nodes[step.node].reads
         try:
             certain = EVERYWHERE if reads is None else certain_of(reads)
-            ops = self._graph.schema.resolve(self._codec, root.cells, result.value, certain)
+            ops = self._graph.schema.resolve(self._codec, root.cells, attempt.value, certain)
         except Exception:
             return False  # The loop finds the same, and records it.
         name, saving = f"{node}#{root.visits.get(node, 0) + 1}", self._saving
         if saving.observer is not None:
-            facts = {"step": step.id, "error": False, "seconds": result.seconds}
+            facts = {"step": step.id, "error": False, "seconds": attempt.seconds}
             saving.say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
-        saving.record(StepAdvanced(step.id, tuple(ops), name, result.seconds))
+        saving.record(StepAdvanced(step.id, tuple(ops), name, attempt.seconds))
         saving.mark(root, [step.node], [node])
         saving.flush()
         if saving.observer is not None:
@@ -343,6 +325,13 @@ class FastPath:
             saving.say("node.start", node, step=name, attempt=1, iteration=root.waves + 1)
             saving.tell_saved()
         return True
+
+
+def closing(graph: Graph, steps: list[Step], others: int) -> tuple[Target, ...]:
+    """Return the last node, if nothing else is left to run and it has not run."""
+    if graph.last is None or others or any(step.node == graph.last for step in steps):
+        return ()
+    return (Target(graph.last),)
 
 
 @functools.cache
@@ -354,16 +343,16 @@ def _tell_once(run_id: str, how: str) -> None:
 class Ending:
     """The end of one execution, recorded and reported to observers. Why it failed is left in `failure`."""
 
-    def __init__(self, saving: Saving, gates: Gates, results: Results, inbox: Inbox) -> None:
-        self._saving, self._gates, self._results, self._inbox = saving, gates, results, inbox
+    def __init__(self, saving: Saving, results: Results, inbox: Inbox) -> None:
+        self._saving, self._results, self._inbox = saving, results, inbox
         self._say = saving.say
         self.failure: ExecutionError | None = None
 
     def exceed(self, frame: Frame, limit: int) -> None:
         """Fail the run because it has used up its iterations."""
         node = next(iter(frame.active.values())).node
-        remedies = (Remedy("set_max_iterations", self._saving.run_id, {"limit": 2 * limit}),)
-        self.fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, remedies)
+        remedy = Remedy("set_max_iterations", self._saving.run_id, {"limit": 2 * limit})
+        self.fail(f"max iterations ({limit}) exceeded", node, None, MaxIterationsExceeded, remedy)
 
     def fail(
         self,
@@ -371,10 +360,10 @@ class Ending:
         node: str,
         cause: BaseException | None,
         kind: type[ExecutionError] = ExecutionError,
-        remedies: tuple[Remedy, ...] = (),
+        *remedies: Remedy,
     ) -> None:
         """End the run as failed."""
-        self.failure = self._execution_error(reason, node, cause, kind, remedies)
+        self.failure = self._execution_error(reason, node, cause, kind, *remedies)
         self.end(RunStatus.FAILED, reason, node)
 
     def end(self, status: RunStatus, reason: str = "", node: str = "", due_at: float | None = None) -> None:
@@ -434,7 +423,7 @@ class Ending:
                 name=pause.name,
                 prompt=pause.prompt,
                 state=self._saving.state(),
-                checkpoint_path=self._gates.files.get(pause.id),
+                checkpoint_path=self._results.files.get(pause.id),
             )
 
     def _execution_error(
@@ -443,7 +432,7 @@ class Ending:
         node: str,
         cause: BaseException | None,
         kind: type[ExecutionError] = ExecutionError,
-        remedies: tuple[Remedy, ...] = (),
+        *remedies: Remedy,
     ) -> ExecutionError:
         kept = f"finished steps are kept{in_memory_only(self._saving.settings.journal.store)}"
         remedies = remedies or self._remedies(cause)
