@@ -108,19 +108,14 @@ def misfit(value: Any, schema: Mapping[str, Any], where: str = "the answer") -> 
         return f"{where} must be {schema['const']!r}, not {value!r}"
     if "type" in schema:
         wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        if not any(_is_a(value, kind) for kind in wanted):
+        kinds = [kind for kind in wanted if not (isinstance(value, bool) and kind in ("integer", "number"))]
+        if not any(isinstance(value, _TYPES.get(kind, ())) for kind in kinds):
             return f"{where} must be of type {' or '.join(wanted)}, not {type(value).__name__}: {value!r:.80}"
     return _misfit_bounds(value, schema, where) or _misfit_parts(value, schema, where)
 
 
 def _equal(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _is_a(value: Any, kind: str) -> bool:
-    if isinstance(value, bool) and kind in ("integer", "number"):
-        return False
-    return isinstance(value, _TYPES.get(kind, ()))
 
 
 _BOUNDS: tuple[tuple[tuple[type, ...], str, Callable[[Any], float], str, str], ...] = (

@@ -217,7 +217,7 @@ class Results:
                 self._record(paused)
         elif isinstance(error, StopSignal):
             self.stopped = True
-        elif isinstance(error, ExecutorLost) and self._policy(step) != "rerun":
+        elif isinstance(error, ExecutorLost) and not self._may_rerun(step):
             # It is what it is: interrupted, as by a crash.
             self._record(Noted(step.id, STILL_IN_DOUBT, b""))
             step.status, step.crashes = IN_DOUBT, step.crashes + 1
@@ -243,9 +243,10 @@ class Results:
         self._record(StepFinished(step.id, promoted=True))
         self._say("node.complete", step.node, step=step.id, error=False)
 
-    def _policy(self, step: Step) -> Any:
-        """Return what is done about a step that may have taken effect."""
-        return self._host.rules.if_interrupted or self._graph.at(step.frame).nodes[step.node].if_interrupted
+    def _may_rerun(self, step: Step) -> bool:
+        """Return whether a step may be repeated unasked although it may have taken effect."""
+        node = self._graph.at(step.frame).nodes[step.node]
+        return (self._host.rules.if_interrupted or node.if_interrupted) == "rerun"
 
     def failed(self, step: Step, error: BaseException, seconds: float, repeatable: bool = True) -> None:
         """Record a failure: it is tried again, passed over, or the end of the run."""

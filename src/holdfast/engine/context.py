@@ -10,7 +10,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast import clock, engine
@@ -133,11 +133,6 @@ class Context:
         """
         record = ledger_line(self.step, self.attempt, model, input_tokens, output_tokens, cost, calls)
         self._host.spend(record, not self._once)
-
-    def _take_spent(self, lines: Iterable[Spent]) -> None:
-        """Take in what this attempt used up in another process; it is stored with its outcome."""
-        for line in lines:
-            self._host.spend(line, False)
 
     @property
     def spent(self) -> float:

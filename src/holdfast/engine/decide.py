@@ -196,8 +196,10 @@ def _frame(
         else:
             decision = _next(graph, step, rules)
             if isinstance(decision, (Start, OpenFrame)):
-                if places is not None and not _takes_place(places, step.node):
-                    continue
+                if places is not None and step.node in places:
+                    places[step.node] -= 1
+                    if places[step.node] < 0:
+                        continue
                 if isinstance(decision, Start):
                     if room <= 0:
                         continue
@@ -241,15 +243,6 @@ def _places(graph: Graph, frame: Frame) -> dict[str, int]:
         if step.node in places and step.status == RUNNING:
             places[step.node] -= 1
     return places
-
-
-def _takes_place(places: dict[str, int], node: str) -> bool:
-    """Take a place for one more step of a node; return False if there is none."""
-    left = places.get(node)
-    if left is None:
-        return True
-    places[node] = left - 1
-    return left > 0
 
 
 def _settled(frame: Frame) -> tuple[str, ...]:

@@ -174,30 +174,19 @@ SWITCH = "HOLDFAST_FACTS"
 """The environment variable that turns this off with `0`."""
 
 LIBRARIES = {
-    "pydantic": "pydantic",
+    **{
+        name: name
+        for name in (
+            *("pydantic", "openai", "anthropic", "mistralai", "groq", "cohere", "litellm", "transformers"),
+            *("torch", "tensorflow", "jax", "numpy", "pandas", "polars", "pyarrow", "scipy"),
+            *("distributed", "psycopg", "httpx"),
+        )
+    },
     "pydantic_ai": "pydantic-ai-slim",
-    "openai": "openai",
-    "anthropic": "anthropic",
     "google.genai": "google-genai",
-    "mistralai": "mistralai",
-    "groq": "groq",
-    "cohere": "cohere",
-    "litellm": "litellm",
     "langchain_core": "langchain-core",
     "llama_index": "llama-index",
-    "transformers": "transformers",
-    "torch": "torch",
-    "tensorflow": "tensorflow",
-    "jax": "jax",
-    "numpy": "numpy",
-    "pandas": "pandas",
-    "polars": "polars",
-    "pyarrow": "pyarrow",
-    "scipy": "scipy",
     "sklearn": "scikit-learn",
-    "distributed": "distributed",
-    "psycopg": "psycopg",
-    "httpx": "httpx",
 }
 """Libraries whose versions are recorded if they are loaded: the distribution by module."""
 
@@ -263,24 +252,12 @@ class Environment:
     """The environment that is recorded for the runs of one graph."""
 
     def __init__(self, graph: Graph, codec: Codec, own: Mapping[str, Any] | None) -> None:
-        self._graph, self._codec, self._own = graph, codec, own
+        self._codec, self._own = codec, own
+        found = dict.fromkeys(module.partition(".")[0] for module in _modules(graph))
+        self._packages = tuple(name for name in found if name and name not in _OURS)[:_MOST_PACKAGES]
+        """The packages that the graph's code belongs to."""
         self._made: tuple[tuple[Any, ...], tuple[bytes, ...]] = ((), ())
         """What was encoded last, and from which facts."""
-
-    @functools.cached_property
-    def _packages(self) -> tuple[str, ...]:
-        """The packages that the graph's code belongs to."""
-        found = dict.fromkeys(module.partition(".")[0] for module in _modules(self._graph))
-        return tuple(name for name in found if name and name not in _OURS)[:_MOST_PACKAGES]
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anything is to be recorded."""
-        return self._own is not None and os.environ.get(SWITCH) != "0"
-
-    def _loaded(self) -> tuple[str, ...]:
-        modules = sys.modules
-        return tuple(name for name in LIBRARIES if name in modules)
 
     def _facts(self, head: Head | None, loaded: tuple[str, ...]) -> dict[str, Any]:
         names = {**{name: LIBRARIES[name] for name in loaded}, **{name: name for name in self._packages}}
@@ -296,7 +273,7 @@ class Environment:
 
     def _forms(self) -> tuple[bytes, ...]:
         """Return what is known now, encoded, and what it would be if git had answered, where it still has to."""
-        head, loaded = repository.head(), self._loaded()
+        head, loaded = repository.head(), tuple(name for name in LIBRARIES if name in sys.modules)
         key, forms = self._made
         if key != (head, loaded):
             heads = [head]
@@ -308,6 +285,8 @@ class Environment:
 
     def follow(self, writer: Writer) -> Callable[[], None]:
         """Record the environment of a run now, and once git has answered, unless what is returned was called."""
+        if self._own is None or os.environ.get(SWITCH) == "0":
+            return lambda: None
         following = [True]
 
         def later() -> None:

@@ -84,8 +84,8 @@ class Execution(StepHost):
         """Why the run is to stop once what is under way is finished."""
         self._pausing_as = RunStatus.INTERRUPTED
         self._writes = ParallelWrites(self.rules.barrier)
-        self._results = Results(self, self._writes)
-        self._waves = Waves(self, self._results)
+        self.results = Results(self, self._writes)
+        self._waves = Waves(self, self.results)
         self._record, self._say = self.saving.record, self.saving.say
         self.reusable: ReusableSteps | None = None
         """What steps are given instead of being run, if the run reuses what another has finished."""
@@ -109,18 +109,8 @@ class Execution(StepHost):
             resumed=resumed,
             by_worker=self.idle_timeout is not None,
         )
-        self._ending = Ending(self.saving, self._results, self.inbox)
+        self.ending = Ending(self.saving, self.results, self.inbox)
         self._poll_handle: asyncio.TimerHandle | None = None
-
-    @property
-    def failure(self) -> ExecutionError | None:
-        """Why the run failed."""
-        return self._ending.failure
-
-    @property
-    def retries(self) -> int:
-        """How many attempts are to be repeated."""
-        return self._results.retries
 
     # Being stopped.
 
@@ -170,13 +160,6 @@ class Execution(StepHost):
         self._record_stop(self.stop or left, self.stop_reason or "the process was asked to stop")
         return True
 
-    async def _close(self, error: BaseException | None) -> None:
-        """Store nothing more, not even what steps that were left behind have to say: others may have the run now."""
-        if self.private or isinstance(error, _ENDS):
-            self.saving.writer.close()
-        else:
-            await self.saving.writer.close_async()
-
     def request(self, command: RunCommand) -> None:
         """Stop, at once or after what is under way, because this process asked for it. From any thread."""
         self.inbox.note(command)
@@ -188,12 +171,7 @@ class Execution(StepHost):
     def request_look(self) -> None:
         """Look into the inbox as soon as can be. May be called from any thread."""
         self.inbox.polled = float("-inf")
-        self._call_soon(self._look)
-
-    def _look(self) -> None:
-        if self._poll_handle is not None:
-            self._poll_handle.cancel()
-        self._poll()
+        self._call_soon(self._poll)
 
     def _follow(self, command: RunCommand) -> None:
         """Stop as a command asks, be it to go on with another definition."""
@@ -211,7 +189,9 @@ class Execution(StepHost):
             self._poll_handle = self._loop.call_later(clock.glance(POLL), self._poll)
 
     def _poll(self) -> None:
-        self._poll_handle = None
+        if self._poll_handle is not None:
+            self._poll_handle.cancel()
+            self._poll_handle = None
         if self._loop is None:
             return
         if self.private:
@@ -272,7 +252,7 @@ class Execution(StepHost):
             self.give_up()
 
     async def execute(self) -> RunStatus:
-        """Advance the run as far as it goes and return its status. Why it failed is left in `failure`."""
+        """Advance the run as far as it goes and return its status. Why it failed is left in `ending.failure`."""
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._home = self._loop
         self.thread = threading.get_ident()
@@ -317,13 +297,17 @@ class Execution(StepHost):
             for task in () if self._home.is_closed() else self._tasks.values():
                 task.cancel()
             self._loop = None
-            await self._close(sys.exception())
+            # Others may have the run now: not even what steps that were left behind have to say is stored.
+            if self.private or isinstance(sys.exception(), _ENDS):
+                self.saving.writer.close()
+            else:
+                await self.saving.writer.close_async()
 
     def _record_stop(self, status: RunStatus, reason: str) -> None:
         if status == RunStatus.FAILED:
-            self._ending.fail(reason, self.run.root.last_node, None)
+            self.ending.fail(reason, self.run.root.last_node, None)
         else:
-            self._ending.end(status, reason)
+            self.ending.end(status, reason)
 
     def _timer(self) -> threading.Timer | None:
         """Start a timer that stops the run when its time is used up, whatever it is doing then."""
@@ -383,7 +367,7 @@ class Execution(StepHost):
         idle = self.run.status == RunStatus.RUNNING and not launches and not self._tasks
         wake_at, longest = self._wake_at, self.idle_timeout
         if idle and wake_at is not None and longest is not None and self.time_left(wake_at) > longest:
-            self._ending.end(RunStatus.QUEUED, "nothing to do before its time", due_at=wake_at)
+            self.ending.end(RunStatus.QUEUED, "nothing to do before its time", due_at=wake_at)
         if launches and self.saving.observer is not None:
             self._say("wave.start", wave=self.run.root.waves + 1, nodes=[step.node for step in launches])
             for step in launches:
@@ -449,34 +433,34 @@ class Execution(StepHost):
                     await self._waves.open_frame(step)
                     self._say_start(step)
                 case CloseFrame(step):
-                    self._results.close_frame(step)
+                    self.results.close_frame(step)
                 case Gate(step):
-                    self._results.pause_at("before", step)
+                    self.results.pause_at("before", step)
                 case AskWhat(step, kind):
-                    self._results.ask_what(step, kind)
+                    self.results.ask_what(step, kind)
                 case SkipStep(step):
                     self._record(StepFinished(step.id, skipped="interrupted"))
                 case RefuseStep(step):
-                    self._results.refuse(step)
+                    self.results.refuse(step)
                 case Reconcile(step):
                     await self._reconcile(step)
                     return self.stop is None
                 case ExceedIterations(frame, limit):
-                    self._ending.exceed(frame, limit)
+                    self.ending.exceed(frame, limit)
                     return False
                 case End(status):
                     if status in (RunStatus.COMPLETED, RunStatus.PAUSED):
                         await self._look_now()
                     if self.inbox.waiting:
                         return await self._apply_commands()
-                    self._ending.end(status)
+                    self.ending.end(status)
                     return False
                 case Start():
                     raise AssertionError("started by the loop itself")
                 case _:
                     assert_never(decision)
         except RouteFailed as error:
-            self._ending.fail(problem_of(error), error.node, error.__cause__ or error)
+            self.ending.fail(problem_of(error), error.node, error.__cause__ or error)
             return False
         return True
 
@@ -585,8 +569,8 @@ class Execution(StepHost):
         for error in self.unsaved:
             if attempt.error is error:
                 raise error
-        self._results.take(attempt)
-        if self._results.stopped and self.stop is None:
+        self.results.take(attempt)
+        if self.results.stopped and self.stop is None:
             self.stop = RunStatus.INTERRUPTED
 
     async def _reconcile(self, step: Step) -> None:
@@ -605,7 +589,7 @@ class Execution(StepHost):
         if isinstance(error, StopSignal) or any(error is other for other in self.unsaved):
             self._take(attempt)
         elif error is not None:
-            self._results.failed(step, error, 0.0, repeatable=False)
+            self.results.failed(step, error, 0.0, repeatable=False)
         elif value is None or value is False:
             step.answers[INTERRUPTED] = b"rerun"
         else:

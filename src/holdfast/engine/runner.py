@@ -57,6 +57,7 @@ class Runner:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.journal = settings, settings.journal
         self._codec, self._store = settings.codec, settings.journal.store
+        self._is_durable = settings.policy.durability == "full"
         self._environment = Environment(settings.graph, settings.codec, settings.facts)
 
     async def invoke(
@@ -137,7 +138,7 @@ class Runner:
             targets = tuple(Target(node) for node in nodes if node != END)
         status, tags = RunStatus.RUNNING.value, tags_of(config)
         info = RunInfo(run, new_run_key(), graph.name, status, now, now, owner, tags)
-        writer = Writer.create(self.journal, info, codec, durable=self.is_durable)
+        writer = Writer.create(self.journal, info, codec, durable=self._is_durable)
         encoded, outline = self.encoded_config(config), self.settings.outline
         writer.record(records.RunStarted(graph.name, tuple(ops), targets, encoded, outline, owner))
         for record in first:
@@ -152,14 +153,9 @@ class Runner:
             tell(caller.observer, Event("graph.start", run, data={"workflow": self.settings.graph.name}))
         return await self.execute(writer, self.settings, config, caller)
 
-    @property
-    def is_durable(self) -> bool:
-        """Whether saves survive a power loss."""
-        return self.settings.policy.durability == "full"
-
     def writer(self, loaded: Loaded) -> Writer:
         """Return a writer that goes on where a loaded run ends."""
-        return Writer(self.journal, loaded, self._codec, durable=self.is_durable)
+        return Writer(self.journal, loaded, self._codec, durable=self._is_durable)
 
     def encoded_config(self, config: Mapping[str, Any]) -> bytes:
         """Return a config as it is stored; refuse what cannot be stored."""
@@ -242,7 +238,7 @@ class Runner:
             if not active_runs.enter(self._store, run, execution):
                 raise self._own_already(run)
             caller.hold(execution)
-            unfollow = self._environment.follow(writer) if self._environment.is_wanted else None
+            unfollow = self._environment.follow(writer)
             status = await work
         finally:
             work.close()
@@ -255,8 +251,8 @@ class Runner:
                 engine.janitor.ran(settings, writer.info.workflow)
         await self._process_inbox(execution, status)
         self._delete_unwanted(execution, status)
-        if execution.failure is not None:
-            raise execution.failure
+        if execution.ending.failure is not None:
+            raise execution.ending.failure
         return self._outcome(execution, status, kept)
 
     async def _process_inbox(self, execution: Execution, status: RunStatus) -> None:
@@ -305,7 +301,7 @@ class Runner:
             steps_run=execution.steps_run,
             steps_kept=kept,
             waves=run.root.waves,
-            retries=execution.retries,
+            retries=execution.results.retries,
             seconds=run.seconds,
             commits=saving.writer.commits,
             bytes_written=saving.writer.bytes_written,

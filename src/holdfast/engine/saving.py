@@ -71,12 +71,8 @@ class Saving:
         try:
             await self.writer.flush_async()
         except StoreError as error:
-            self.failed(error)
-            for pause in self._retry_delays():
+            for pause in self._more_tries(error):
                 await asyncio.sleep(pause)
-                if self._flushed_at_last():
-                    return
-            self._refuse_lost_pause(error)
         else:
             self._saved()
 
@@ -85,29 +81,24 @@ class Saving:
         try:
             self.writer.flush()
         except StoreError as error:
-            self.failed(error)
-            for pause in self._retry_delays():
+            for pause in self._more_tries(error):
                 clock.sleep(pause)
-                if self._flushed_at_last():
-                    return
-            self._refuse_lost_pause(error)
         else:
             if self.marked or self._errors_in_a_row:
                 self._saved()
 
-    def _retry_delays(self) -> tuple[float, ...]:
-        """Return the delays before further tries: a run that goes on saves later, one that ends cannot."""
-        return (0.05, 0.2, 1.0) if self.run.status != RunStatus.RUNNING else ()
+    def _more_tries(self, error: StoreError) -> Iterator[float]:
+        """Try to save again after each of the seconds to wait: a run that goes on saves later, one that ends cannot.
 
-    def _flushed_at_last(self) -> bool:
-        with suppress(StoreError):
-            self.writer.flush()
-            self._saved()
-            return True
-        return False
-
-    def _refuse_lost_pause(self, error: StoreError) -> None:
-        """Raise if a pause could not be stored: nobody could answer it."""
+        Raise if a pause could not be stored: nobody could answer it.
+        """
+        self.failed(error)
+        for pause in (0.05, 0.2, 1.0) if self.run.status != RunStatus.RUNNING else ():
+            yield pause
+            with suppress(StoreError):
+                self.writer.flush()
+                self._saved()
+                return
         if self.run.status == RunStatus.PAUSED:
             raise self._error(error) from error
 

@@ -164,24 +164,21 @@ async def done_elsewhere(
     try:
         raw = await _result(lambda: shared.executor(choice).submit(perform, data), choice, timed)
     except Exception as error:
-        raise _trouble(task, error) from error
+        if isinstance(error, HoldfastError):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        lost = (concurrent.futures.BrokenExecutor, OSError, TimeoutError)
+        if isinstance(error, lost) or type(error).__name__ in _LOSSES:
+            problem = f"{task.what}: {task.where} was lost before the step was finished: {reason}"
+            raise ExecutorLost(problem) from error
+        raise HoldfastError(f"{task.what} cannot be run by {task.where}: {reason}") from error
     reply = Reply(*pickle.loads(raw))
     if context is not None:
         for level, text in reply.log:
             context.log.log(level, "%s", text)
-        context._take_spent(Spent(*line) for line in reply.spent)
+        for line in reply.spent:  # It is stored with the outcome of the step.
+            context._host.spend(Spent(*line), False)
     return reply.settled(task, state)
-
-
-def _trouble(task: Task, error: Exception) -> HoldfastError:
-    """Return what an executor that failed to do a task means for the step."""
-    if isinstance(error, HoldfastError):
-        return error
-    reason = f"{type(error).__name__}: {error}"
-    lost = (concurrent.futures.BrokenExecutor, OSError, TimeoutError)
-    if isinstance(error, lost) or type(error).__name__ in _LOSSES:
-        return ExecutorLost(f"{task.what}: {task.where} was lost before the step was finished: {reason}")
-    return HoldfastError(f"{task.what} cannot be run by {task.where}: {reason}")
 
 
 async def _result(submit: Submit, choice: ExecutorChoice, timed: Context | None) -> Any:

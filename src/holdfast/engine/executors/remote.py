@@ -14,7 +14,8 @@ import pickle
 import traceback
 import uuid
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -69,7 +70,7 @@ class Facts(NamedTuple):
     @classmethod
     def of(cls, context: Context, where: str) -> Facts:
         own = [getattr(context, name) for name in cls._fields[:7]]
-        return cls(*own, dict(context.config), where, logger.getEffectiveLevel())
+        return cls._make((*own, dict(context.config), where, logger.getEffectiveLevel()))
 
 
 class Kept(logging.Handler):
@@ -162,36 +163,26 @@ class SentState(NamedTuple):
 
     @classmethod
     def of(cls, state: State, by_value: bool) -> SentState:
-        codec, cells = state._codec, state._cells
-        encoded = {key: slot.encoded(codec) for key, slot in cells.items()}
-        types = tuple(_packed_types(codec.types, by_value))
-        return cls(encoded, types, *origin_of(state))
+        codec, types = state._codec, list[bytes]()
+        for handler in codec.types.handlers():
+            # A type that cannot be found elsewhere is left out: a value of it cannot be looked at there.
+            for form in (handler, (handler.name, handler.cls)):
+                with suppress(Exception):
+                    types.append(_dumps(form, by_value))
+                    break
+        encoded = {key: slot.encoded(codec) for key, slot in state._cells.items()}
+        return cls(encoded, tuple(types), *origin_of(state))
 
     def opened(self, loads: Loads) -> State:
         """Return the state as the node would be given it where the run is executed."""
-        codec = Codec(Types.of_handlers(_unpacked_types(self.types, loads)))
+        handlers: list[Handler] = []
+        for raw in self.types:
+            with suppress(Exception):
+                found = loads(raw)
+                handlers.append(found if isinstance(found, Handler) else handler_for(found[1], found[0]))
+        codec = Codec(Types.of_handlers(handlers))
         cells = {key: Slot(Op("set", key, raw, codec=codec), None) for key, raw in self.cells.items()}
         return state_view(cells, codec, self.run, self.checkpoint, self.node, self.at)
-
-
-def _packed_types(types: Types, by_value: bool) -> Iterator[bytes]:
-    """Return the types that can be found elsewhere; a value of any other cannot be looked at there."""
-    for handler in types.handlers():
-        for form in (handler, (handler.name, handler.cls)):
-            try:
-                yield _dumps(form, by_value)
-                break
-            except Exception:
-                continue
-
-
-def _unpacked_types(packed: Iterable[bytes], loads: Loads) -> Iterator[Handler]:
-    for raw in packed:
-        try:
-            found = loads(raw)
-            yield found if isinstance(found, Handler) else handler_for(found[1], found[0])
-        except Exception:
-            continue
 
 
 class Changed(NamedTuple):
