@@ -238,7 +238,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
     ],
     "capsule import": [
         ("the document", f"{keys(ImportedRun.as_json)}, effects, store"),
-        ("with --inspect", f"{keys(CapsuleInfo.as_json)}, effects, reads, file"),
+        ("with --inspect", f"{keys(CapsuleInfo)}, effects, reads, file"),
         ("each of steps", keys(CapsuleStep.as_json)),
         ("ledger", f"{', '.join(Spending._fields)}, nodes"),
         ("workflow_file", "path, digest"),

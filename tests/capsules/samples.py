@@ -10,8 +10,7 @@ from typing import Any
 
 from holdfast import END, START, App, ExecutionError, Send, StateGraph
 from holdfast.capsules import export_run
-from holdfast.capsules.capsule import Facts, stopped, write_entry, write_facts
-from holdfast.capsules.format import Kind, Writer
+from holdfast.capsules.format import Facts, Kind, Writer, payload_of, stopped
 from holdfast.journal.encoding import Track, decode_records
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import genesis, link
@@ -112,12 +111,12 @@ def forged(
         "last": len(bodies),
     }
     own = Facts(run=run, key=KEY, **{**known, **facts})
-    parts.append((Kind.FACTS, write_facts(own)))
+    parts.append((Kind.FACTS, payload_of(own)))
     for seq, body in enumerate(bodies, 1):
         mark = marks[seq - 1] if marks else None
         body = SEALED + chain + body[1:] if is_sealed(body) else body
         chain = link(chain, seq, 1.0, mark, body)
-        parts.append((Kind.ENTRY, write_entry(Entry(seq, 1.0, chain, body, mark))))
+        parts.append((Kind.ENTRY, payload_of(Entry(seq, 1.0, chain, body, mark))))
     return sections(path, *parts)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import END, START, App, StateGraph, open_store
 from holdfast.capsules import import_run
-from holdfast.capsules.format import lines_of
+from holdfast.capsules.exports import lines_of
 from holdfast.capsules.summary import inspect_capsule
 from holdfast.engine.commands.inbox import MODIFY, Change, RunCommand, write_message
 from holdfast.engine.time_travel.queries import compare_runs
@@ -105,7 +105,7 @@ def test_what_one_entry_tells_is_bounded(foreign: Store, little: None) -> None:
 def test_lines_of_a_run_are_bounded_each(
     foreign: Store, little: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.capsules.format.MOST_MEMORY", MEGABYTE)
+    monkeypatch.setattr("holdfast.capsules.exports.MOST_MEMORY", MEGABYTE)
     peak, lines = peak_of(lambda: [json.loads(line) for line in lines_of(Journal(foreign), "forged")])
 
     ops = next(line for line in lines if line.get("type") == "RunStarted")["ops"]

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast import CapsuleInvalid, CodecError, open_store
 from holdfast.capsules import import_run, inspect_capsule
-from holdfast.capsules.capsule import LONGEST_FACTS, LONGEST_SUMMARY, write_message, write_snapshot
-from holdfast.capsules.format import Kind, unpacked_bytes
+from holdfast.capsules.format import LONGEST_FACTS, LONGEST_SUMMARY, Kind, payload_of, unpacked_bytes
 from holdfast.journal.copying import delete_run, prune_run
 from holdfast.journal.encoding import Track, encode_records, encode_run
 from holdfast.journal.journal import Journal
@@ -28,7 +27,7 @@ from tests.capsules.test_hostile_capsules import MEGABYTE, body, bomb, started
 from tests.graphs import chain
 
 SEALED = b"\xff" + b"x" * 60
-ENCRYPTED_MESSAGE = (Kind.MESSAGE, write_message(Message(1, 0.0, SEALED)))
+ENCRYPTED_MESSAGE = (Kind.MESSAGE, payload_of(Message(1, 0.0, SEALED)))
 
 
 def refused(path: Path, match: str, **options: Any) -> None:
@@ -128,7 +127,7 @@ def forged_fork(path: Path, run: RunState | None, first: bytes | None = None, **
     chain_, content = entry[16:32], SEALED if first == SEALED else encode_run(run, Track(), Codec())
     digest = hashlib.blake2b(chain_ + content, digest_size=16).digest()
     return sections(
-        path, said, (Kind.SNAPSHOT, write_snapshot(Snapshot(1, 1.0, chain_, digest + content))), (kind, entry)
+        path, said, (Kind.SNAPSHOT, payload_of(Snapshot(1, 1.0, chain_, digest + content))), (kind, entry)
     )
 
 

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from holdfast import START, CapsuleInvalid, HoldfastError, StateGraph, open_store
 from holdfast.capsules import export_run, import_run, inspect_capsule
-from holdfast.capsules.format import MAGIC, Kind, lines_of, unpacked_bytes
+from holdfast.capsules.exports import lines_of
+from holdfast.capsules.format import MAGIC, Kind, unpacked_bytes
 from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Frame, RunState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import CodecError, open_store
-from holdfast.capsules.format import lines_of
+from holdfast.capsules.exports import lines_of
 from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
 from tests.capsules.samples import driven, varied

@@ -1,30 +1,24 @@
-"""The bytes of a capsule: a head, then sections that each have a length and a checksum, then a digest of it all."""
+"""The bytes of a capsule: a head, then sections that each have a length and a checksum, then a digest of it all.
+
+Facts, entries, a snapshot and messages are written in one way only.
+"""
 
 from __future__ import annotations
 
-import base64
+import dataclasses
 import hashlib
 import json
+import math
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.errors import CapsuleInvalid, CodecError, Remedy
-from holdfast.graph.graph import is_outline
-from holdfast.journal import records
-from holdfast.journal.checkpoint_ids import decode_checkpoint
-from holdfast.journal.journal import Journal
-from holdfast.journal.records import Record
-from holdfast.journal.run_state import RunState
-from holdfast.journal.sealing import is_sealed
-from holdfast.state.codec import Codec
-from holdfast.state.ops import Op
-from holdfast.state.standard_types import MOST_MEMORY
-from holdfast.stores.base import Entry, RunInfo, StoredCheckpoint
+from holdfast.errors import CapsuleInvalid, Remedy
+from holdfast.stores.base import DEFAULT_NAMESPACE, Entry, Message, RunInfo, Snapshot
 from holdfast.values import RunStatus
-from holdfast.views.plain import ViewCodec, iso, plain, read_or_unread, when
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -55,10 +49,6 @@ class Kind(IntEnum):
     SIGNATURE = 10
 
 
-_SEVERAL = (Kind.ENTRY, Kind.MESSAGE)
-_NEEDED = (Kind.FACTS, Kind.ENTRY, Kind.END)
-
-
 class Sink(Protocol):
     """Where a capsule is written."""
 
@@ -71,7 +61,7 @@ class Origin(Protocol):
     size: int
 
     def read_at(self, place: int, length: int) -> bytes:
-        """The bytes there; fewer at the end."""
+        """Return the bytes there; fewer at the end."""
         ...
 
 
@@ -86,12 +76,12 @@ class Section(NamedTuple):
 
 
 def head(mode: int) -> bytes:
-    """How a capsule begins."""
+    """Return how a capsule begins."""
     return HEAD.pack(MAGIC, VERSION, mode)
 
 
 def read_head(data: bytes) -> int:
-    """Whether a capsule that begins so is encrypted; what is no capsule, or a newer one, is refused."""
+    """Return whether a capsule that begins so is encrypted; refuse what is no capsule, or a newer one."""
     if not data.startswith(MAGIC[: len(data)]) or not data:
         raise CapsuleInvalid("it is not a capsule", remedies=Remedy("export"))
     if len(data) < HEAD.size:
@@ -118,12 +108,15 @@ class Writer:
     def add(self, kind: Kind, payload: bytes) -> None:
         """Write one section."""
         start = _SECTION.pack(kind, len(payload))
-        self._put(start)
-        self._put(payload)
-        self._put(_check(start, payload))
+        for data in (start, payload, _check(start, payload)):
+            self._put(data)
+
+    def add_part(self, part: Facts | Entry | Snapshot | Message) -> None:
+        """Write a part of a run as a section."""
+        self.add(_KIND_OF[type(part)], payload_of(part))
 
     def close(self) -> bytes:
-        """Write the end; the digest of all before it, which is what is signed."""
+        """Write the end; return the digest of all before it, which is what is signed."""
         digest = self._digest.digest()
         self.add(Kind.END, digest)
         return digest
@@ -135,12 +128,12 @@ class Writer:
 
 
 def read_sections(origin: Origin) -> Iterator[Section]:
-    """Every section in order, each checked before it is given; the end is given once the digest is right."""
-    if read_head(origin.read_at(0, HEAD.size)) != PLAIN:
+    """Yield every section in order, each checked before it is yielded; the end is yielded once the digest is right."""
+    start = origin.read_at(0, HEAD.size)
+    if read_head(start) != PLAIN:
         raise CapsuleInvalid("its head is damaged")
-    digest = hashlib.blake2b(origin.read_at(0, HEAD.size), digest_size=DIGEST_BYTES)
-    place, last = HEAD.size, None
-    seen: set[Kind] = set()
+    digest = hashlib.blake2b(start, digest_size=DIGEST_BYTES)
+    place, last, seen = HEAD.size, None, set[Kind]()
     while place < origin.size:
         if last == Kind.SIGNATURE or (last == Kind.END and origin.read_at(place, 1)[0] != Kind.SIGNATURE):
             raise CapsuleInvalid(f"data follows its end, from byte {place} on")
@@ -148,9 +141,8 @@ def read_sections(origin: Origin) -> Iterator[Section]:
         _check_order(last, section.kind)
         if section.kind == Kind.END:
             _check_end(section.payload, digest.digest(), seen)
-        digest.update(_SECTION.pack(section.kind, len(section.payload)))
-        digest.update(section.payload)
-        digest.update(section.check)
+        for data in (_SECTION.pack(section.kind, len(section.payload)), section.payload, section.check):
+            digest.update(data)
         yield section
         seen.add(section.kind)
         last, place = section.kind, section.after
@@ -159,7 +151,7 @@ def read_sections(origin: Origin) -> Iterator[Section]:
 
 
 def read_section(origin: Origin, place: int) -> Section:
-    """The section that begins at `place`, checked."""
+    """Return the section that begins at `place`, checked."""
     start = origin.read_at(place, _SECTION.size)
     if len(start) < _SECTION.size:
         raise CapsuleInvalid(f"it is cut short at byte {place}")
@@ -183,7 +175,7 @@ def _check(start: bytes, payload: bytes) -> bytes:
 def _check_order(last: Kind | None, kind: Kind) -> None:
     if last is None and kind != Kind.FACTS:
         raise CapsuleInvalid("it does not begin with the facts of a run")
-    if last is not None and (kind < last or (kind == last and kind not in _SEVERAL)):
+    if last is not None and (kind < last or (kind == last and kind not in (Kind.ENTRY, Kind.MESSAGE))):
         raise CapsuleInvalid("its sections are out of order")
     if kind == Kind.SIGNATURE and last != Kind.END:
         raise CapsuleInvalid("it has a signature before its end")
@@ -192,96 +184,172 @@ def _check_order(last: Kind | None, kind: Kind) -> None:
 def _check_end(said: bytes, found: bytes, seen: set[Kind]) -> None:
     if said != found:
         raise CapsuleInvalid("it is damaged: its digest does not match")
-    if any(kind not in seen for kind in _NEEDED if kind != Kind.END):
+    if not {Kind.FACTS, Kind.ENTRY} <= seen:
         raise CapsuleInvalid("it holds no run")
 
 
-# A run as lines of JSON, one record each: for reading and searching, not for carrying.
+# The parts of a run as sections: facts, entries, a snapshot, messages.
 
 
-# Each line reads its own values. Together they may need what one value may need, so that each alone is always read.
+LONGEST_NAME = 1000
+"""How many characters a run id, a workflow's name or a tag may have."""
+
+MOST_TAGS = 1000
+LONGEST_FACTS, LONGEST_SUMMARY = 2_000_000, 4_000_000
+"""How many bytes the facts of a run, or the summary of it, may have: reading JSON takes many times its size."""
+
+KEY_BYTES = 8
+_LAST_SECOND = 253402300800.0
+_ENTRY, _SNAPSHOT, _MESSAGE = struct.Struct(">Qd16si"), struct.Struct(">Qd16s"), struct.Struct(">Q")
+_OWNED = (RunStatus.RUNNING, RunStatus.QUEUED)
+_STORED = ("run", "key", "workflow", "status", "created_at", "updated_at", "tags", "parent")
+"""The facts of a capsule that a store keeps, too."""
 
 
-def lines_of(journal: Journal, run: str) -> Iterator[str]:
-    """The facts of a run, and then every record of its journal, each as one line of JSON."""
-    info = journal.info(run)
-    begun, history = journal.history(info, ViewCodec(MOST_MEMORY))
-    yield _line(_facts(info))
-    for number, (entry, found) in enumerate(history):
-        if number == 0 and not found:
-            yield _line(_at(entry, "Beginning") | {"state": _state(begun)})
-        for record in found:
-            yield _line(_at(entry, type(record).__name__) | _fields(record, ViewCodec(MOST_MEMORY)))
-        if entry.mark is not None:
-            yield _line(_checkpoint(info, entry))
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The plain facts of a run that travel. `first` and `last` are those of its entries.
+
+    Its status is that of a run without an owner: `under_way` says that its journal ends within an execution.
+    """
+
+    run: str
+    key: bytes
+    workflow: str
+    status: str
+    under_way: bool
+    created_at: float
+    updated_at: float
+    tags: tuple[str, ...]
+    parent: bytes
+    first: int
+    last: int
+    namespace: str = DEFAULT_NAMESPACE
+    """The one that it is from: what is sealed with the key of a store opens as of there."""
+
+    @classmethod
+    def of(cls, info: RunInfo, first: int, last: int, *, under_way: bool, namespace: str) -> Facts:
+        """Return those of a stored run, without its owner and its queue."""
+        stored = {name: getattr(info, name) for name in _STORED} | {"status": stopped(info.status)}
+        return cls(**stored, first=first, last=last, under_way=under_way, namespace=namespace)
+
+    def info(self) -> RunInfo:
+        """Return the facts as a store keeps them."""
+        return RunInfo(**{name: getattr(self, name) for name in _STORED})
 
 
-def _line(data: dict[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+def stopped(status: str) -> str:
+    """Return the status of a run that has no owner."""
+    return (RunStatus.INTERRUPTED if status in _OWNED else RunStatus(status)).value
 
 
-def _facts(info: RunInfo) -> dict[str, Any]:
-    return {
-        "holdfast": VERSION,
-        "run_id": plain(info.run),
-        "workflow": plain(info.workflow),
-        "status": info.status,
-        "created_at": iso(when(info.created_at)),
-        "updated_at": iso(when(info.updated_at)),
-        "tags": [plain(tag) for tag in info.tags],
-    }
+def canonical(data: Any) -> bytes:
+    """Return plain data as JSON, always the same bytes."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def _at(entry: Entry, kind: str) -> dict[str, Any]:
-    return {"seq": entry.seq, "at": iso(when(entry.at)), "type": kind}
-
-
-def _checkpoint(info: RunInfo, entry: Entry) -> dict[str, Any]:
-    found = decode_checkpoint(info.key, StoredCheckpoint.of(entry), info.run)
-    facts = {"checkpoint_id": found.id, "wave": found.wave, "nodes": found.nodes, "next": found.next}
-    facts_shown: dict[str, Any] = plain({**facts, "frame": found.frame, "bytes": found.size})
-    return _at(entry, "Checkpoint") | facts_shown
-
-
-def _state(run: RunState) -> dict[str, Any]:
-    """The state of every frame where the journal begins in the middle."""
-    return {
-        path: {key: plain(read_or_unread(slot.get)) for key, slot in frame.cells.items()}
-        for path, frame in run.frames.items()
-    }
-
-
-def _fields(record: Record, codec: Codec) -> dict[str, Any]:
-    """The fields of any record; what it began as follows from what it was begun from."""
-    return {name: _plain(value, codec) for name, value in record._asdict().items() if name not in _LEFT_OUT}
-
-
-_LEFT_OUT = ("run", "body", "chain")
-
-
-def _plain(value: Any, codec: Codec) -> Any:
-    if isinstance(value, Op):
-        change = {"op": value.kind, "key": plain(value.key), "bytes": len(value.raw)}
-        return change if value.kind == "drop" else {**change, "value": _decoded(value.raw, codec)}
-    if isinstance(value, bytes):
-        return _decoded(value, codec) if value else None
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _plain(item, codec) for name, item in value._asdict().items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, codec) for item in value]
-    return plain(value)
-
-
-def _decoded(raw: bytes, codec: Codec) -> Any:
-    """A stored value as JSON has it; bytes that are none as they are."""
+def read_canonical(payload: bytes) -> Any:
+    """Return data that `canonical` wrote."""
     try:
-        return plain(codec.decode(raw))
-    except CodecError as error:
-        if is_sealed(raw):
-            raise
-        if raw.isascii():
-            return raw.decode("ascii")
-        return {"$type": "bytes", "base64": base64.b64encode(raw).decode(), "text": f"not read: {error}"}
+        data = json.loads(payload)
+        if canonical(data) == payload:
+            return data
+    except (ValueError, RecursionError):
+        pass
+    raise CapsuleInvalid("it was not written by holdfast: a section of it is not in its one form")
+
+
+_KIND_OF: dict[type, Kind] = {
+    Facts: Kind.FACTS,
+    Snapshot: Kind.SNAPSHOT,
+    Entry: Kind.ENTRY,
+    Message: Kind.MESSAGE,
+}
+
+
+def payload_of(part: Facts | Entry | Snapshot | Message) -> bytes:
+    """Return a part of a run as the payload of a section."""
+    match part:
+        case Facts():
+            data = dataclasses.asdict(part) | {"key": part.key.hex(), "parent": part.parent.hex()}
+            if part.namespace == DEFAULT_NAMESPACE:
+                del data["namespace"]
+            return canonical(data)
+        case Entry():
+            mark = part.mark or b""
+            start = _ENTRY.pack(part.seq, part.at, part.chain, -1 if part.mark is None else len(mark))
+            return b"".join((start, mark, part.body))
+        case Snapshot():
+            return _SNAPSHOT.pack(part.seq, part.at, part.chain) + part.body
+        case Message():  # When it came is left out: a store dates it when it gets it.
+            return _MESSAGE.pack(part.number) + part.body
+
+
+def read_facts(payload: bytes) -> Facts:
+    """Return the facts of a section; nothing that a stranger writes there is taken unseen."""
+    if len(payload) > LONGEST_FACTS:
+        raise CapsuleInvalid("the facts in it are too long to be those of a run")
+    data = read_canonical(payload)
+    try:
+        key, parent = bytes.fromhex(data.pop("key")), bytes.fromhex(data.pop("parent"))
+        facts = Facts(key=key, parent=parent, **{**data, "tags": tuple(data["tags"])})
+        if _is_sound(facts) and payload_of(facts) == payload:
+            return facts
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass
+    raise CapsuleInvalid("the facts in it are not those of a run")
+
+
+def _is_sound(facts: Facts) -> bool:
+    texts = (facts.run, facts.workflow, facts.namespace, *facts.tags)
+    return (
+        all(isinstance(text, str) and len(text) <= LONGEST_NAME for text in texts)
+        and bool(facts.run)
+        and len(facts.tags) <= MOST_TAGS
+        and len(facts.key) == KEY_BYTES
+        and facts.key[0] < 0x80
+        and len(facts.parent) in (0, KEY_BYTES)
+        and facts.status in set(RunStatus) - set(_OWNED)
+        and isinstance(facts.under_way, bool)
+        and all(isinstance(at, float) and is_time(at) for at in (facts.created_at, facts.updated_at))
+        and type(facts.first) is type(facts.last) is int
+        and 1 <= facts.first <= facts.last < 1 << 56
+    )
+
+
+def is_time(at: float) -> bool:
+    """Return True if a time is one that calendars have."""
+    return math.isfinite(at) and 0 <= at < _LAST_SECOND
+
+
+def read_entry(payload: bytes) -> Entry:
+    """Return the entry of a section."""
+    seq, at, chain, length = _unpacked(_ENTRY, payload)
+    inside, marked = _ENTRY.size, max(length, 0)
+    if length < -1 or marked > len(payload) - inside or not is_time(at):
+        raise CapsuleInvalid("an entry in it is not one of a journal")
+    mark = payload[inside : inside + marked] if length >= 0 else None
+    return Entry(seq, at, chain, payload[inside + marked :], mark)
+
+
+def read_snapshot(payload: bytes) -> Snapshot:
+    """Return the snapshot of a section."""
+    seq, at, chain = _unpacked(_SNAPSHOT, payload)
+    if not is_time(at):
+        raise CapsuleInvalid("the snapshot in it is not one of a run")
+    return Snapshot(seq, at, chain, payload[_SNAPSHOT.size :])
+
+
+def read_message(payload: bytes) -> Message:
+    """Return the message of a section."""
+    (number,) = _unpacked(_MESSAGE, payload)
+    return Message(number, 0.0, payload[_MESSAGE.size :])
+
+
+def _unpacked(shape: struct.Struct, payload: bytes) -> tuple[Any, ...]:
+    if len(payload) < shape.size:
+        raise CapsuleInvalid("a section in it is too short to be what it says")
+    return shape.unpack_from(payload)
 
 
 # How much stored bytes ask for once they are read: measured on the bytes, before anything is made of them.
@@ -313,7 +381,7 @@ _NESTED = 4
 
 
 def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -> int:
-    """How many bytes the compressed values of a MessagePack body say that they have; `CapsuleInvalid` for no such body.
+    """Return how many bytes the compressed values of a MessagePack body say that they have; refuse no such body.
 
     Parts are passed over, not made: a list that claims a billion members costs nothing. Records may hold whole runs,
     whose values count too; `within` says in how many others this one is.
@@ -366,28 +434,8 @@ def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -
 
 
 def _declared(start: bytes) -> int:
-    """What a compressed value says it has; one that only looks compressed says nothing."""
+    """Return what a compressed value says it has; one that only looks compressed says nothing."""
     try:
         return int(zstd.get_frame_info(start).decompressed_size or 0)
     except (zstd.ZstdError, ValueError):
         return 0
-
-
-# What reading a record of a stranger does not check by itself.
-
-
-def check_record(record: Record) -> None:
-    """Refuse a record whose fields cannot be what they say."""
-    outline = getattr(record, "outline", None)
-    if outline and not is_outline(outline):
-        raise CapsuleInvalid("the definition in it is not the outline of a graph")
-    if isinstance(record, records.RunEnded) and record.status not in set(RunStatus):
-        raise CapsuleInvalid("a run in it ended in no known way")
-
-
-def check_run(run: RunState) -> None:
-    """Refuse a run whose parts are not what they should be."""
-    if run.status not in set(RunStatus) or "" not in run.frames:
-        raise CapsuleInvalid("the run in it is not of the shape of one")
-    if run.outline and not is_outline(run.outline):
-        raise CapsuleInvalid("the definition in it is not the outline of a graph")

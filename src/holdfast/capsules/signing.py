@@ -1,21 +1,20 @@
-"""Who made a capsule: Ed25519 keys in files, signatures over the digest, and whom one trusts."""
+"""Who made a capsule, and who may read it: Ed25519 keys in files, signatures over the digest, trust, passphrases."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import struct
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from holdfast.capsules.format import ENCRYPTED, HEAD, Origin, Sink, head
 from holdfast.errors import INVALID, CapsuleInvalid, CapsuleLocked, HoldfastError, Remedy
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+from holdfast.journal.sealing import new_cipher
 
 TRUSTED_VARIABLE = "HOLDFAST_TRUSTED"
 """Public keys, or folders of them, one of which has to have signed what is imported."""
@@ -34,7 +33,7 @@ class KeyPair(NamedTuple):
 
 
 def fingerprint(public: bytes) -> str:
-    """A public key as people compare it."""
+    """Return a public key as people compare it."""
     digest = hashlib.sha256(public).hexdigest()[:32]
     return ":".join(digest[place : place + 4] for place in range(0, 32, 4))
 
@@ -45,127 +44,32 @@ class FileTaken(HoldfastError):
     exit_code = INVALID
 
 
+@functools.cache
+def _package() -> SimpleNamespace:
+    """Return the parts of the package cryptography that are used; raise if it is not installed."""
+    try:
+        from cryptography import exceptions
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        text = (
+            "a signed or encrypted capsule needs the package cryptography: pip install 'holdfast[encryption]'"
+        )
+        raise HoldfastError(text) from None
+    return SimpleNamespace(errors=exceptions, form=serialization, ed25519=ed25519)
+
+
 def make_key_pair(path: str | Path) -> KeyPair:
     """Write a new private key to `path`, for its owner's eyes only, and the public one to `path.pub`."""
     private, public = Path(path), Path(f"{path}.pub")
     if public.exists():
         raise FileTaken(f"{public} is there already; choose another name")
-    _need_package()
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key = Ed25519PrivateKey.generate()
-    plain = form.NoEncryption()
-    _write_new(private, key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, plain), 0o600)
-    encoded = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    form, key = _package().form, _package().ed25519.Ed25519PrivateKey.generate()
+    pem, plain = form.Encoding.PEM, form.NoEncryption()
+    _write_new(private, key.private_bytes(pem, form.PrivateFormat.PKCS8, plain), 0o600)
+    encoded = key.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
     _write_new(public, encoded, 0o644)
     return KeyPair(private, public, fingerprint(key.public_key().public_bytes_raw()))
-
-
-class Signer:
-    """Signs capsules with the private key of a file."""
-
-    def __init__(self, path: str | Path) -> None:
-        _need_package()
-        self._key = _private_key(Path(path))
-        self._public = self._key.public_key().public_bytes_raw()
-        self.fingerprint = fingerprint(self._public)
-
-    def sign(self, digest: bytes) -> bytes:
-        """The signature of a capsule with that digest, as a section."""
-        return self._public + self._key.sign(_CONTEXT + digest)
-
-
-def verify(signature: bytes, digest: bytes) -> bytes:
-    """The public key that a capsule is signed with; a signature that is not by that key is refused."""
-    _need_package()
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    if len(signature) != _PUBLIC + _SIGNATURE:
-        raise CapsuleInvalid("its signature is damaged")
-    public, own = signature[:_PUBLIC], signature[_PUBLIC:]
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(own, _CONTEXT + digest)
-    except (InvalidSignature, ValueError):
-        raise CapsuleInvalid("its signature is false: it was changed after it was signed") from None
-    return public
-
-
-def trusted_in(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The places of trusted keys that the environment names."""
-    return tuple(Path(part) for part in environ.get(TRUSTED_VARIABLE, "").split(os.pathsep) if part)
-
-
-Trust = bool | Sequence[str | Path]
-"""Whom or what a caller trusts: files or folders of public keys, one of which has to have signed a capsule; `True` is
-this very capsule, by anybody."""
-
-
-def demanded(trust: Trust) -> tuple[str | Path, ...]:
-    """Return the places of the keys, one of which has to have signed a capsule: those given, else the environment's."""
-    return trusted_in(os.environ) if isinstance(trust, bool) or not trust else tuple(trust)
-
-
-def demand(signed_by: bytes | None, trust: Trust) -> bool:
-    """Refuse a capsule that none of the demanded keys has signed; return whether one was demanded."""
-    places = demanded(trust)
-    if not places:
-        return False
-    known = list(public_keys(places))
-    if signed_by is None:
-        raise CapsuleInvalid("it is not signed, and only capsules signed by a trusted key are taken")
-    if signed_by not in known:
-        raise CapsuleInvalid(
-            f"it is signed by {fingerprint(signed_by)}, which is none of the {len(known)} trusted keys"
-        )
-    return True
-
-
-def public_keys(places: Iterable[str | Path]) -> Iterable[bytes]:
-    """The public keys of files, and of the `*.pub` files of folders."""
-    _need_package()
-    for place in map(Path, places):
-        files = sorted(place.glob("*.pub")) if place.is_dir() else [place]
-        if not files:
-            raise HoldfastError(f"the folder {place} holds no public key, no file *.pub")
-        yield from map(_public_key, files)
-
-
-def _private_key(path: Path) -> Ed25519PrivateKey:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        key = load_pem_private_key(_read(path), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise HoldfastError(f"{path} is no private Ed25519 key", remedies=Remedy("make_keys"))
-    return key
-
-
-def _public_key(path: Path) -> bytes:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    try:
-        key = load_pem_public_key(_read(path))
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
-        raise HoldfastError(f"{path} is no public Ed25519 key", remedies=Remedy("make_keys"))
-    return key.public_bytes_raw()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST_FILE)
-    except OSError as error:
-        raise HoldfastError(f"the key {path} cannot be read: {error.strerror}") from None
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
@@ -179,13 +83,79 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         file.write(data)
 
 
-def _need_package() -> None:
+def _read_key(path: Path, which: str) -> Any:
+    """Return the private or public key of a file."""
+    form, kind = _package().form, getattr(_package().ed25519, f"Ed25519{which.capitalize()}Key")
+    load = functools.partial(form.load_pem_private_key, password=None)
     try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        raise HoldfastError(
-            "a signed capsule needs the package cryptography: pip install 'holdfast[encryption]'"
-        ) from None
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE)
+    except OSError as error:
+        raise HoldfastError(f"the key {path} cannot be read: {error.strerror}") from None
+    try:
+        key = load(data) if which == "private" else form.load_pem_public_key(data)
+    except (ValueError, TypeError, _package().errors.UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, kind):
+        raise HoldfastError(f"{path} is no {which} Ed25519 key", remedies=Remedy("make_keys"))
+    return key
+
+
+class Signer:
+    """Signs capsules with the private key of a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._key = _read_key(Path(path), "private")
+        self._public = self._key.public_key().public_bytes_raw()
+        self.fingerprint = fingerprint(self._public)
+
+    def sign(self, digest: bytes) -> bytes:
+        """Return the signature of a capsule with that digest, as a section."""
+        return bytes(self._public + self._key.sign(_CONTEXT + digest))
+
+
+def verify(signature: bytes, digest: bytes) -> bytes:
+    """Return the public key that a capsule is signed with; refuse a signature that is not by that key."""
+    errors, key = _package().errors, _package().ed25519.Ed25519PublicKey
+    if len(signature) != _PUBLIC + _SIGNATURE:
+        raise CapsuleInvalid("its signature is damaged")
+    public, own = signature[:_PUBLIC], signature[_PUBLIC:]
+    try:
+        key.from_public_bytes(public).verify(own, _CONTEXT + digest)
+    except (errors.InvalidSignature, ValueError):
+        raise CapsuleInvalid("its signature is false: it was changed after it was signed") from None
+    return public
+
+
+Trust = bool | Sequence[str | Path]
+"""Whom or what a caller trusts: files or folders of public keys, one of which has to have signed a capsule; `True` is
+this very capsule, by anybody."""
+
+
+def trusted_in(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the places of trusted keys that the environment names."""
+    return tuple(Path(part) for part in environ.get(TRUSTED_VARIABLE, "").split(os.pathsep) if part)
+
+
+def demanded(trust: Trust) -> tuple[str | Path, ...]:
+    """Return the places of the keys, one of which has to have signed a capsule: those given, else the environment's."""
+    return trusted_in(os.environ) if isinstance(trust, bool) or not trust else tuple(trust)
+
+
+def demand(signed_by: bytes | None, trust: Trust) -> None:
+    """Refuse a capsule that none of the demanded keys has signed, if any are demanded."""
+    known: list[bytes] = []
+    for place in map(Path, demanded(trust)):
+        files = sorted(place.glob("*.pub")) if place.is_dir() else [place]
+        if not files:
+            raise HoldfastError(f"the folder {place} holds no public key, no file *.pub")
+        known += [_read_key(file, "public").public_bytes_raw() for file in files]
+    if known and signed_by is None:
+        raise CapsuleInvalid("it is not signed, and only capsules signed by a trusted key are taken")
+    if known and signed_by is not None and signed_by not in known:
+        raise CapsuleInvalid(
+            f"it is signed by {fingerprint(signed_by)}, which is none of the {len(known)} trusted keys"
+        )
 
 
 # Capsules under a passphrase: scrypt makes the key, AES-256-GCM seals chunk after chunk, in their order.
@@ -218,7 +188,7 @@ class LockedSink:
         sink.write(self._head)
 
     def write(self, data: bytes) -> None:
-        """Take more of it."""
+        """Encrypt more of it."""
         self._waiting += data
         while len(self._waiting) > CHUNK:
             self._seal(bytes(self._waiting[:CHUNK]), last=False)
@@ -255,7 +225,7 @@ class Unlocked:
         self._chunk(0)
 
     def read_at(self, place: int, length: int) -> bytes:
-        """The bytes there, decrypted and authentic."""
+        """Return the bytes there, decrypted and authentic."""
         parts, end = [], min(place + length, self.size)
         while place < end:
             number, skipped = divmod(place, CHUNK)
@@ -265,27 +235,21 @@ class Unlocked:
         return b"".join(parts)
 
     def _chunk(self, number: int) -> bytes:
-        if self._open[0] != number:
-            self._open = (number, self._decrypted(number))
-        return self._open[1]
-
-    def _decrypted(self, number: int) -> bytes:
-        from cryptography.exceptions import InvalidTag
-
+        if self._open[0] == number:
+            return self._open[1]
         sealed = self._origin.read_at(_START + number * (CHUNK + TAG), CHUNK + TAG)
         nonce = _NONCE.pack(self._prefix, number, number == self._chunks - 1)
         try:
-            return bytes(self._cipher.decrypt(nonce, sealed, self._head))
-        except (InvalidTag, ValueError):
-            if number:
-                raise CapsuleInvalid(
-                    f"it is damaged or cut short, or data follows its end (chunk {number + 1})"
-                ) from None
-        raise CapsuleLocked("the passphrase is wrong, or the beginning of the capsule is damaged")
+            self._open = number, bytes(self._cipher.decrypt(nonce, sealed, self._head))
+        except (_package().errors.InvalidTag, ValueError):
+            text = f"it is damaged or cut short, or data follows its end (chunk {number + 1})"
+            wrong = CapsuleLocked("the passphrase is wrong, or the beginning of the capsule is damaged")
+            raise (CapsuleInvalid(text) if number else wrong) from None
+        return self._open[1]
 
 
 def read_passphrase(path: Path) -> str:
-    """The passphrase that a file holds in its first line."""
+    """Return the passphrase that a file holds in its first line."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -296,15 +260,9 @@ def read_passphrase(path: Path) -> str:
 
 
 def _cipher(passphrase: str, salt: bytes, work: int) -> Any:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError:
-        raise HoldfastError(
-            "an encrypted capsule needs the package cryptography: pip install 'holdfast[encryption]'"
-        ) from None
     if not passphrase:
         raise HoldfastError("the passphrase of a capsule may not be empty")
     secret = unicodedata.normalize("NFC", passphrase).encode("utf-8", "surrogatepass")
     most = 256 * _BLOCK << work
     key = hashlib.scrypt(secret, salt=salt, n=1 << work, r=_BLOCK, p=_LANES, maxmem=most, dklen=32)
-    return AESGCM(key)
+    return new_cipher(key)

@@ -11,23 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.capsules.capsule import Capsule, FileOrigin, canonical, check_claims
-from holdfast.capsules.format import ENCRYPTED, HEAD, check_record, check_run, read_head, unpacked_bytes
+from holdfast.capsules.capsule import Capsule, FileOrigin
+from holdfast.capsules.format import ENCRYPTED, HEAD, Facts, canonical, read_head, stopped, unpacked_bytes
 from holdfast.capsules.signing import Trust, demand, demanded, fingerprint
 from holdfast.engine.checkpoint_files import AGAIN
 from holdfast.engine.commands.inbox import open_message
 from holdfast.engine.confirmation import config_shown, message_shown
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, CodecError, problem_of
+from holdfast.graph.graph import is_outline
 from holdfast.journal.encoding import HEAD as WIRE_HEAD
 from holdfast.journal.encoding import Track, decode_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Forked, Record, StepAdvanced
+from holdfast.journal.records import Forked, Record, RunEnded, StepAdvanced
 from holdfast.journal.run_state import RunState, Step
 from holdfast.journal.sealing import CHAIN_BYTES, Seal, is_sealed
-from holdfast.stores.base import Entry
+from holdfast.stores.base import Entry, Snapshot
+from holdfast.values import RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import View, ViewCodec, plain, size_text, when
-from holdfast.views.run_view import StepView
 from holdfast.views.tally import Tallies, Tally, step_views
 
 MOST_PARTS = 1_000_000
@@ -46,38 +47,30 @@ class CarefulCodec(ViewCodec):
 
 
 def summary_of(run: RunState) -> dict[str, Any]:
-    """The summary of a run, from its journal alone: the same wherever it is made."""
-    saved, codec = workflow_file_of(run), CarefulCodec()
+    """Return the summary of a run, from its journal alone: the same wherever it is made."""
+    saved, codec, spending = workflow_file_of(run), CarefulCodec(), run.spending
+    nodes = {plain(node): spent._asdict() for node, spent in spending.items()}
+    file = None if saved is None else {key: plain(saved.get(key)) for key in ("path", "digest")}
     return {
         "workflow": plain(run.workflow),
         "definition": plain(run.outline),
-        "workflow_file": None
-        if saved is None
-        else {key: plain(saved.get(key)) for key in ("path", "digest")},
-        "ledger": ledger_of(run),
+        "workflow_file": file,
+        "ledger": {**total(*spending.values())._asdict(), "nodes": nodes},
         "environment": plain(decoded(run.facts, codec)),
         "steps_done": run.steps_done,
         "seconds": round(float(run.seconds), 6),
     }
 
 
-def ledger_of(run: RunState) -> dict[str, Any]:
-    """Return what the run used up: in all, and by node."""
-    return {
-        **total(*run.spending.values())._asdict(),
-        "nodes": {plain(node): spent._asdict() for node, spent in run.spending.items()},
-    }
-
-
 def workflow_file_of(run: RunState) -> Mapping[str, Any] | None:
-    """The workflow file that the run was started with, its source included; `None` for a Python graph."""
+    """Return the workflow file that the run was started with, its source included; `None` for a Python graph."""
     config = decoded(run.config)
     found = config.get("workflow_file") if isinstance(config, Mapping) else None
     return found if isinstance(found, Mapping) else None
 
 
 def decoded(raw: bytes, codec: CarefulCodec | None = None) -> Any:
-    """A stored value; nothing if it is none, or not to be read."""
+    """Return a stored value; nothing if it is none, or not to be read."""
     try:
         return (codec or CarefulCodec()).decode(raw) if raw else None
     except CodecError:
@@ -92,7 +85,7 @@ LINES = b'{"holdfast":'
 
 
 def open_capsule(path: str | Path, passphrase: str | None, trust: Trust) -> Capsule:
-    """A capsule, verified, and signed as is demanded."""
+    """Return a capsule, verified, and signed as is demanded."""
     is_locked(path)
     capsule = Capsule(path, passphrase)
     try:
@@ -113,7 +106,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def is_locked(path: str | Path) -> bool:
-    """Whether a capsule is encrypted; what is none is refused."""
+    """Return whether a capsule is encrypted; refuse what is none."""
     with contextlib.closing(FileOrigin(Path(path))) as origin:
         start = origin.read_at(0, max(len(LINES), HEAD.size))
     if start.startswith(LINES):
@@ -148,15 +141,14 @@ def reading() -> Iterator[None]:
     except CapsuleInvalid:
         raise
     except CodecError as error:
-        raise CapsuleInvalid(
-            f"its journal cannot be read: {error.problem}", remedies=error.remedies
-        ) from None
+        text = f"its journal cannot be read: {error.problem}"
+        raise CapsuleInvalid(text, remedies=error.remedies) from None
     except Exception as error:
         raise CapsuleInvalid(f"its journal cannot be read: {type(error).__name__}: {error}") from None
 
 
 def fold_capsule(capsule: Capsule, seal: Seal | None = None, limit: int = LIMIT) -> Tallies | None:
-    """The run as its journal tells it, with what happened to each step; `None` if the key that sealed it is missing.
+    """Return the run as its journal tells it, with what happened to each step; `None` if the key to it is missing.
 
     Whatever in it does not follow, `CapsuleInvalid` says so; a run that needs more than `limit` bytes is `TooLarge`.
     Where the key is missing, all that is not sealed is read and checked nevertheless.
@@ -186,107 +178,114 @@ class _Fold:
         self._is_closed, self._codec = False, CarefulCodec()
 
     def tallies(self) -> Tallies | None:
-        """What the journal tells; `None` if a part of it is sealed with a key that is not here."""
-        run, seq = self._begun()
+        """Return what the journal tells; `None` if a part of it is sealed with a key that is not here."""
+        run, seq = self._begin()
         tallies = _Frugal(run)
         for entry in self._capsule.read(self._name, seq):
-            body = self._opened_entry(entry)
-            if body is not None:
-                self._take(tallies, entry, body)
+            if not self._weigh(entry):
+                continue
+            for record in self._journal.records(self._capsule.info, entry, self._track, self._codec):
+                check_record(record)
+                for part in record.parts() if isinstance(record, StepAdvanced) else (record,):
+                    tallies.take(part, entry.at)
+            self._check_size(self._track.live)
+            if entry.mark is not None:
+                run.saved_seq = entry.seq
         if self._is_closed:
             return None
         check_run(run)
         check_claims(self._capsule.facts, run, self._fork())
         return tallies
 
-    def _begun(self) -> tuple[RunState, int]:
-        """The run that the journal begins with, and the entry that it has it from."""
-        beginning = self._capsule.beginning
+    def _begin(self) -> tuple[RunState, int]:
+        """Return the run that the journal begins with, and the entry that it has it from, which is checked, too."""
+        beginning, run = self._capsule.beginning, RunState()
         if beginning is None:
-            return RunState(), 0
-        stored = beginning.body[CHAIN_BYTES:]
-        body = self._bodies.open_snapshot(beginning) if self._can_open(stored, of_entry=False) else None
-        run = RunState()
-        if body is not None:
-            self._weigh(body)
-            run = decode_run(body, self._track, self._codec)
+            return run, 0
+        if self._weigh(beginning):
+            run = decode_run(self._bodies.open_snapshot(beginning), self._track, self._codec)
             check_run(run)
-        self._check_first()
+        first = next(iter(self._capsule.read(self._name)))
+        if self._weigh(first):
+            for record in self._journal.skimmed(self._capsule.info, first, self._codec):
+                check_record(record)
+            if first.seq == 1 and self._fork() is None:
+                raise CapsuleInvalid("it has a snapshot of its first entry, which only forks have")
         return run, beginning.seq
 
-    def _check_first(self) -> None:
-        """Check the entry that a snapshot stands for: readers may look at that, too."""
-        first = next(iter(self._capsule.read(self._name)))
-        body = self._opened_entry(first)
-        if body is None:
-            return
-        self._weigh(body)
-        for record in self._journal.skimmed(self._capsule.info, first, self._codec):
-            check_record(record)
-        if first.seq == 1 and self._fork() is None:
-            raise CapsuleInvalid("it has a snapshot of its first entry, which only forks have")
-
-    def _take(self, tallies: Tallies, entry: Entry, body: bytes) -> None:
-        self._weigh(body)
-        for record in self._journal.records(self._capsule.info, entry, self._track, self._codec):
-            check_record(record)
-            for part in _parts(record):
-                tallies.take(part, entry.at)
-        self._check_size(self._track.live)
-        if entry.mark is not None:
-            tallies.run.saved_seq = entry.seq
-
     def _fork(self) -> Forked | None:
-        """How the run refers, in its first entry, to the one that it was forked from."""
+        """Return how the run refers, in its first entry, to the one that it was forked from."""
         first = next(iter(self._capsule.read(self._name)))
         any_parent = dataclasses.replace(self._capsule.info, parent=self._capsule.facts.key)
         return self._journal.fork_of(any_parent, first, self._codec)
 
-    def _opened_entry(self, entry: Entry) -> bytes | None:
-        """The body of an entry, if it can be read; `None` if the key to it is missing."""
-        return self._bodies.open_entry(entry) if self._can_open(entry.body, of_entry=True) else None
+    def _weigh(self, stored: Entry | Snapshot) -> bool:
+        """Return whether the key is here that opens what is stored.
 
-    def _can_open(self, body: bytes, *, of_entry: bool) -> bool:
-        """Whether a body, of an entry or a snapshot, can be read: no key to it is missing."""
-        if not is_sealed(body):
-            if self._is_closed:
-                raise CapsuleInvalid(
-                    "what follows an encrypted part of its journal is not encrypted, and cannot be checked without "
-                    "the key; set HOLDFAST_KEY to the key of the store that it is from"
-                )
-            return True
-        if self._bodies.lacks_key(body, of_entry=of_entry):
+        Refuse it before it is read, if it asks for too much memory, or all of the journal for too much work.
+        """
+        is_entry = isinstance(stored, Entry)
+        body = stored.body if is_entry else stored.body[CHAIN_BYTES:]
+        if not is_sealed(body) and self._is_closed:
+            raise CapsuleInvalid(
+                "what follows an encrypted part of its journal is not encrypted, and cannot be checked without "
+                "the key; set HOLDFAST_KEY to the key of the store that it is from"
+            )
+        if is_sealed(body) and self._bodies.lacks_key(body, of_entry=is_entry):
             self._is_closed = True
             return False
-        return True
-
-    def _weigh(self, body: bytes) -> None:
-        """Refuse a body before it is read, if it asks for too much memory, or all of them for too much work."""
-        asked = _asked_for(body)
+        bodies = self._bodies
+        opened = bodies.open_entry(stored) if isinstance(stored, Entry) else bodies.open_snapshot(stored)
+        # Another version is refused by who reads it.
+        asked = unpacked_bytes(opened) if opened.startswith(WIRE_HEAD) else 0
         self._check_size(self._track.live + asked)
         self._unpacked += asked
         if self._unpacked > self._most_work:
             raise TooLarge(
-                f"the values in it unpack to more than {size_text(self._most_work)} in all; if you trust its sender, "
-                "allow more with --max-state (max_state=…)"
+                f"the values in it unpack to more than {size_text(self._most_work)} in all; {_ALLOW_MORE}"
             )
+        return True
 
     def _check_size(self, size: int) -> None:
         if size > self._limit:
-            raise TooLarge(
-                f"the run in it has a state of more than {size_text(self._limit)}; if you trust its sender, allow more "
-                "with --max-state (max_state=…)"
+            raise TooLarge(f"the run in it has a state of more than {size_text(self._limit)}; {_ALLOW_MORE}")
+
+
+_ALLOW_MORE = "if you trust its sender, allow more with --max-state (max_state=…)"
+
+
+def check_record(record: Record) -> None:
+    """Refuse a record whose fields cannot be what they say."""
+    outline = getattr(record, "outline", None)
+    if outline and not is_outline(outline):
+        raise CapsuleInvalid("the definition in it is not the outline of a graph")
+    if isinstance(record, RunEnded) and record.status not in set(RunStatus):
+        raise CapsuleInvalid("a run in it ended in no known way")
+
+
+def check_run(run: RunState) -> None:
+    """Refuse a run whose parts are not what they should be."""
+    if run.status not in set(RunStatus) or "" not in run.frames:
+        raise CapsuleInvalid("the run in it is not of the shape of one")
+    if run.outline and not is_outline(run.outline):
+        raise CapsuleInvalid("the definition in it is not the outline of a graph")
+
+
+def check_claims(facts: Facts, run: RunState, fork: Forked | None) -> None:
+    """Refuse facts that are not those of the run; `fork` is how its first entry refers to another, if it does."""
+    said: list[tuple[str, object, object]] = [("workflow", facts.workflow, run.workflow)]
+    if facts.status != RunStatus.DAMAGED:  # A repair says so, and leaves the journal alone.
+        said.append(("status", facts.status, stopped(run.status)))
+        said.append(("being under way", facts.under_way, run.status == RunStatus.RUNNING))
+    if facts.first == 1:
+        said.append(("parent", facts.parent.hex(), "" if fork is None else fork.key.hex()))
+    elif run.parent is None:
+        said.append(("parent", facts.parent.hex(), ""))
+    for what, claimed, found in said:
+        if claimed != found:
+            raise CapsuleInvalid(
+                f"what it says of its run is not what its journal tells: {what} {claimed!r:.80}, not {found!r:.80}"
             )
-
-
-def _asked_for(body: bytes) -> int:
-    return (
-        unpacked_bytes(body) if body.startswith(WIRE_HEAD) else 0
-    )  # Another version is refused by who reads it.
-
-
-def _parts(record: Record) -> tuple[Record, ...]:
-    return record.parts() if isinstance(record, StepAdvanced) else (record,)
 
 
 # Looking into a capsule without importing it: no code runs, and what a stranger wrote is bounded.
@@ -348,20 +347,9 @@ class CapsuleInfo(View):
     JSON = (
         "bytes=size encrypted open=is_open digest~ signed_by~ run_id~ workflow~ status~ under_way created_at "
         "updated_at tags parent~ entries pruned checkpoints messages journal_bytes=journal_size sealed read=is_read "
-        "steps workflow_file=_file ledger=_ledger environment=_environment config inbox notes"
+        "steps workflow_file=summary.workflow_file ledger=summary.ledger environment=summary.environment config inbox "
+        "notes"
     )
-
-    @property
-    def _file(self) -> Any:
-        return self.summary.get("workflow_file")
-
-    @property
-    def _ledger(self) -> Any:
-        return self.summary.get("ledger")
-
-    @property
-    def _environment(self) -> Any:
-        return self.summary.get("environment")
 
 
 def inspect_capsule(
@@ -372,7 +360,7 @@ def inspect_capsule(
     max_state: int = LIMIT,
     seal: Seal | None = None,
 ) -> CapsuleInfo:
-    """What is in a capsule, verified. Nothing of it is run, imported, or used as a path.
+    """Return what is in a capsule, verified. Nothing of it is run, imported, or used as a path.
 
     An encrypted capsule tells its size unless `passphrase` opens it. With `trust`, files or folders of public keys, by
     default those of HOLDFAST_TRUSTED, one of them has to have signed it. Reading the run takes at most about
@@ -380,42 +368,33 @@ def inspect_capsule(
     is, by default that of HOLDFAST_KEY.
     """
     with naming(path):
-        if passphrase is None and is_locked(Path(path)):
+        if passphrase is None and is_locked(path):
             if demanded(trust):
                 raise CapsuleLocked("it is encrypted; give its passphrase, for its signature is demanded")
-            return CapsuleInfo(_size(Path(path)), encrypted=True, is_open=False)
+            return CapsuleInfo(Path(path).stat().st_size, encrypted=True, is_open=False)
         own = seal if seal is not None else Seal.from_environment(os.environ)
         with open_capsule(path, passphrase, trust) as capsule:
             try:
                 tallies = fold_capsule(capsule, own, max_state)
-                notes = () if tallies is not None else (_SEALED,)
+                notes = () if tallies is not None else (SEALED,)
             except TooLarge as error:
                 tallies, notes = None, (problem_of(error),)
-            return _info(capsule, tallies, notes, own)
+            info = _facts_of(capsule)
+            if tallies is None:
+                return dataclasses.replace(info, notes=notes)
+            with reading():
+                return _with_run(info, capsule, tallies, own)
 
 
-_SEALED = "its journal is encrypted with the key of the store that it is from; set HOLDFAST_KEY to that key to read it"
+SEALED = "its journal is encrypted with the key of the store that it is from; set HOLDFAST_KEY to that key to read it"
 _ANOTHER = (
     "the summary in it is not the one of its journal: another version wrote it, or its sender is not honest"
 )
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _info(
-    capsule: Capsule, tallies: Tallies | None, notes: tuple[str, ...], seal: Seal | None
-) -> CapsuleInfo:
-    facts, run = capsule.facts, None if tallies is None else tallies.run
-    with reading():
-        saved = None if run is None else workflow_file_of(run)
-        summary = {} if run is None else summary_of(run)
-        config = {} if run is None else config_shown(run.config, CarefulCodec(), AGAIN)
-        inbox = () if run is None else _inbox(capsule, run, seal)
-        steps = () if tallies is None else _steps(tallies, saved is not None)
-    if run is not None and capsule.summary is not None and capsule.summary != canonical(summary):
-        notes = (*notes, _ANOTHER)
+def _facts_of(capsule: Capsule) -> CapsuleInfo:
+    """Return what is known of a capsule without its journal."""
+    facts = capsule.facts
     return CapsuleInfo(
         size=capsule.size,
         encrypted=capsule.is_encrypted,
@@ -428,35 +407,35 @@ def _info(
         created_at=when(facts.created_at),
         updated_at=when(facts.updated_at),
         tags=facts.tags,
-        parent=str(run.parent[0]) if run is not None and run.parent else "",
-        entries=capsule.entry_count,
+        entries=facts.last - facts.first + 1,
         pruned=facts.first - 1,
         checkpoints=capsule.checkpoint_count,
         messages=capsule.message_count,
         journal_size=capsule.body_bytes,
         sealed=bool(capsule.sealed),
-        is_read=run is not None,
-        steps=tuple(map(_step, steps)),
+    )
+
+
+def _with_run(info: CapsuleInfo, capsule: Capsule, tallies: Tallies, seal: Seal | None) -> CapsuleInfo:
+    """Return what is known of a capsule whose journal was read."""
+    run, journal, codec = tallies.run, Journal(capsule, seal), CarefulCodec()
+    saved, summary = workflow_file_of(run), summary_of(run)
+    steps = step_views(tallies, run.outline, executed=False, is_file=saved is not None)
+    waiting = [message for message in capsule.inbox(info.run_id) if message.number > run.inbox_seen]
+    is_other = capsule.summary is not None and capsule.summary != canonical(summary)
+    return dataclasses.replace(
+        info,
+        parent=str(run.parent[0]) if run.parent else "",
+        is_read=True,
+        steps=tuple(
+            CapsuleStep(each.name, each.status, each.visits, each.attempts, float(each.seconds))
+            for each in steps
+        ),
         summary=summary,
         workflow_file=saved,
-        config=config,
-        inbox=inbox,
-        notes=notes,
+        config=config_shown(run.config, CarefulCodec(), AGAIN),
+        inbox=tuple(
+            message_shown(open_message(journal, capsule.info, each, sealed=False), codec) for each in waiting
+        ),
+        notes=(_ANOTHER,) if is_other else (),
     )
-
-
-def _inbox(capsule: Capsule, run: RunState, seal: Seal | None) -> tuple[Mapping[str, Any], ...]:
-    name, journal, codec = capsule.facts.run, Journal(capsule, seal), CarefulCodec()
-    waiting = (message for message in capsule.inbox(name) if message.number > run.inbox_seen)
-    return tuple(
-        message_shown(open_message(journal, capsule.info, message, sealed=False), codec)
-        for message in waiting
-    )
-
-
-def _steps(tallies: Tallies, is_of_file: bool) -> tuple[StepView, ...]:
-    return step_views(tallies, tallies.run.outline, executed=False, is_file=is_of_file)
-
-
-def _step(view: StepView) -> CapsuleStep:
-    return CapsuleStep(view.name, view.status, view.visits, view.attempts, float(view.seconds))

@@ -8,10 +8,13 @@ import hashlib
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from holdfast.errors import CONFIGURATION, CodecError, CorruptJournal
 from holdfast.stores.base import Entry, Message, Snapshot
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 # Encryption of bytes under keys that never reach the store.
 
@@ -52,15 +55,9 @@ class Seal:
     """
 
     def __init__(self, keys: Sequence[bytes], *, required: bool = False) -> None:
-        try:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        except ImportError:
-            raise KeyInvalid(
-                "encryption needs the package cryptography: pip install 'holdfast[encryption]'"
-            ) from None
         if not keys or any(len(key) != KEY_BYTES for key in keys):
             raise KeyInvalid(f"encryption needs keys of {KEY_BYTES} bytes each; {HOW_TO_MAKE_ONE}")
-        self._ciphers = [(_key_id(key), AESGCM(key)) for key in keys]
+        self._ciphers = [(_key_id(key), new_cipher(key)) for key in keys]
         self._nonce_keys = [_nonce_key(key) for key in keys]
         self.required = required
 
@@ -143,6 +140,16 @@ class Seal:
 
     def __repr__(self) -> str:
         return f"Seal({len(self._ciphers)} keys, sealing with {self._ciphers[0][0].hex()})"
+
+
+def new_cipher(key: bytes) -> AESGCM:
+    """Return AES-GCM under a key; raise if the package for it is not installed."""
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        text = "encryption needs the package cryptography: pip install 'holdfast[encryption]'"
+        raise KeyInvalid(text) from None
+    return AESGCM(key)
 
 
 def is_required(mode: str | None, env: Mapping[str, str]) -> bool:

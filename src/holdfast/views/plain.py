@@ -152,7 +152,7 @@ class View:
         found: dict[str, Any] = {}
         for entry in self._json_entries():
             key, _, name = entry.strip("*?!~").partition("=")
-            value = operator.attrgetter(name or key)(self)
+            value = functools.reduce(_attribute, (name or key).split("."), self)
             if entry.startswith("*"):
                 found |= _view_value(key, value)
             elif entry.endswith("!"):
@@ -162,6 +162,10 @@ class View:
             elif value is not None or not entry.endswith("?"):
                 found[key] = _view_value(key, value)
         return found
+
+
+def _attribute(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
 
 
 def _view_value(key: str, value: Any) -> Any:

@@ -11,7 +11,8 @@ import ormsgpack
 
 from holdfast import open_store
 from holdfast.capsules import export_run, import_run, inspect_capsule
-from holdfast.capsules.format import Kind, Writer, lines_of
+from holdfast.capsules.exports import lines_of
+from holdfast.capsules.format import Kind, Writer
 from holdfast.capsules.summary import CapsuleInfo
 from holdfast.engine.confirmation import confirm, disclose
 from holdfast.errors import CapsuleInvalid, CapsuleLocked, ForeignRun, HoldfastError

@@ -7,7 +7,8 @@ import enum
 import os
 from typing import Any
 
-from holdfast.capsules.format import check_record, check_run, unpacked_bytes
+from holdfast.capsules.format import unpacked_bytes
+from holdfast.capsules.summary import check_record, check_run
 from holdfast.engine.commands.inbox import UNREADABLE, RunCommand, checksummed, read_message, write_message
 from holdfast.errors import CapsuleInvalid, CheckpointNotFound, CodecError, CorruptJournal, StoreError
 from holdfast.journal.checkpoint_ids import (

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.capsules.exports import export_run, fresh_file, write_capsule
-from holdfast.capsules.format import lines_of
+from holdfast.capsules.exports import export_run, fresh_file, lines_of, write_capsule
 from holdfast.capsules.imports import import_run
 from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
 from holdfast.capsules.signing import make_key_pair, read_passphrase
