@@ -76,7 +76,10 @@ class Retry:
 
     def delay_after(self, tried: int, error: BaseException) -> float | None:
         """Seconds to wait before the next attempt, or `None` to give up after `tried` attempts."""
-        if tried >= self.attempts or not self._covers(error):
+        if tried >= self.attempts:
+            return None
+        on = self.on
+        if not (isinstance(error, on) if isinstance(on, (type, tuple)) else on(error)):
             return None
         delay = self._base()
         if self.backoff == "exponential":
@@ -89,43 +92,32 @@ class Retry:
     def _base(self) -> float:
         return self.delay.total_seconds() if isinstance(self.delay, dt.timedelta) else self.delay
 
-    def _covers(self, error: BaseException) -> bool:
-        if isinstance(self.on, (type, tuple)):
-            return isinstance(error, self.on)
-        return bool(self.on(error))
-
 
 AFTER_A_LOSS = Retry(attempts=3, delay=0.25, on=ExecutorLost)
 """The policy of nodes that have none: only steps whose executor was lost are tried again."""
 
 
-def _option(must: str = "", check: Callable[[Any], bool] | None = None, *, of_function: bool = False) -> Any:
-    """Return what is known of an option of a node: what its value `must` be, as `check` tells.
+_MUST: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "retry": ("a Retry(attempts=…)", lambda value: isinstance(value, Retry)),
+    "timeout": (
+        "a number of seconds above 0",
+        lambda value: isinstance(value, (int, float)) and value > 0,
+    ),
+    "if_interrupted": (
+        f"one of {', '.join(IF_INTERRUPTED)}, or a function",
+        lambda value: not isinstance(value, str) or value in IF_INTERRUPTED,
+    ),
+    "max_parallel": ("a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1),
+}
+"""What options of a node must be, if they are set, and how that is told."""
 
-    An option `of_function` says nothing of a sub-graph.
-    """
-    return {"must": must, "check": check, "of_function": of_function}
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 1
-
-
-def _is_duration(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value > 0
-
-
-def _is_retry(value: Any) -> bool:
-    return isinstance(value, Retry)
-
-
-def _is_policy(value: Any) -> bool:
-    return not isinstance(value, str) or value in IF_INTERRUPTED
+_OF_FUNCTION = frozenset({"retry", "timeout", "if_interrupted", "on_error", "executor", "reads", "reusable"})
+"""The options that say nothing of a sub-graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A named piece of work: a function, or a sub-graph; and its options, each declared here and nowhere else."""
+    """A named piece of work: a function, or a sub-graph; and its options."""
 
     name: str
     function: Callable[..., Any] | None = None
@@ -135,31 +127,22 @@ class Node:
     named: tuple[str, ...] = ()
     """What its function is given by name."""
     is_async: bool = False
-    retry: Retry | None = field(
-        default=None, metadata=_option("a Retry(attempts=…)", _is_retry, of_function=True)
-    )
-    timeout: float | None = field(
-        default=None, metadata=_option("a number of seconds above 0", _is_duration, of_function=True)
-    )
-    if_interrupted: str | Reconcile = field(
-        default="rerun",
-        metadata=_option(f"one of {', '.join(IF_INTERRUPTED)}, or a function", _is_policy, of_function=True),
-    )
-    version: str | None = field(default=None, metadata=_option())
-    goto: tuple[str, ...] = field(default=(), metadata=_option())
-    on_error: Callable[..., Any] | None = field(default=None, metadata=_option(of_function=True))
+    retry: Retry | None = None
+    timeout: float | None = None
+    if_interrupted: str | Reconcile = "rerun"
+    version: str | None = None
+    goto: tuple[str, ...] = ()
+    on_error: Callable[..., Any] | None = None
     """Called with the state and the error of a final failure; what it returns replaces the node's own result."""
-    on_skip: Callable[..., Any] | None = field(default=None, metadata=_option())
+    on_skip: Callable[..., Any] | None = None
     """Called with the state and the reason when a step is skipped; what it returns replaces the node's own result."""
-    max_parallel: int | None = field(
-        default=None, metadata=_option("a whole number of at least 1", _is_count)
-    )
+    max_parallel: int | None = None
     """How many of its steps run at once."""
-    executor: str | Executor | None = field(default=None, metadata=_option(of_function=True))
+    executor: str | Executor | None = None
     """Where its function is run; that is no part of what it does."""
-    reads: tuple[str, ...] | None = field(default=None, metadata=_option(of_function=True))
+    reads: tuple[str, ...] | None = None
     """The keys of the state that it reads, if that is declared; it is given no others."""
-    reusable: bool = field(default=True, metadata=_option(of_function=True))
+    reusable: bool = True
     """Whether other runs may reuse its results."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
@@ -176,14 +159,13 @@ class Node:
     def option_problems(self) -> Iterator[str]:
         """Yield what is wrong with its options; those of functions must not be set for a sub-graph."""
         for each in fields(self):
-            value = getattr(self, each.name)
-            if not each.metadata or value == each.default:
+            value, (must, check) = getattr(self, each.name), _MUST.get(each.name, ("", bool))
+            if not (must or each.name in _OF_FUNCTION) or value == each.default:
                 continue
-            check = each.metadata["check"]
-            if self.graph is not None and each.metadata["of_function"]:
+            if self.graph is not None and each.name in _OF_FUNCTION:
                 yield f"node {self.name!r} is a sub-graph and takes no {each.name}; set it on its nodes"
-            elif check is not None and not check(value):
-                yield f"node {self.name!r} has {each.name}={value!r}; it must be {each.metadata['must']}"
+            elif must and not check(value):
+                yield f"node {self.name!r} has {each.name}={value!r}; it must be {must}"
 
     def fingerprint(self) -> str:
         """Return a text that changes when what the node does changes, as far as can be known."""

@@ -36,7 +36,7 @@ from holdfast.journal.records import (
     StepFinished,
     Target,
 )
-from holdfast.journal.run_state import Frame, RunState, Step, frame_of
+from holdfast.journal.run_state import RunState, Step, frame_of
 from holdfast.state.codec import DELTA, LEAST_COMPRESSED, Codec, pack, unpack
 from holdfast.state.ops import KINDS, PLAIN, UNREAD, Op, Slot
 
@@ -400,22 +400,14 @@ def _read_next(wires: Any, track: Track) -> tuple[Target, ...]:
     return targets
 
 
-def _write_frame(frame: str, track: Track) -> str:
-    track.frame = frame
-    return frame
+def _within(find: Callable[[str], str]) -> Form:
+    """Texts that name the frame of the changes in the same record: `find` returns its path."""
 
+    def write(text: str, track: Track) -> str:
+        track.frame = find(text)
+        return text
 
-def _read_frame(frame: Any, track: Track) -> Any:
-    return _write_frame(_STR.read(frame, track), track)
-
-
-def _write_step(step: str, track: Track) -> str:
-    track.frame = frame_of(step)
-    return step
-
-
-def _read_step(step: Any, track: Track) -> Any:
-    return _write_step(_STR.read(step, track), track)
+    return Form(write, lambda text, track: write(_STR.read(text, track), track), eager=True)
 
 
 def _write_cells(cells: dict[str, Slot], track: Track) -> list[Any]:
@@ -444,7 +436,7 @@ def _read_cells(wires: Any, track: Track) -> dict[str, Slot]:
 
 _STR = _scalar(str)
 _TEXT = Form(lambda text, track: safe_text(text), _STR.read, (str,))
-_FRAME, _STEP = Form(_write_frame, _read_frame, eager=True), Form(_write_step, _read_step, eager=True)
+_FRAME, _STEP = _within(str), _within(frame_of)
 _CHANGES, _NEXT = Form(_write_changes, _read_changes), Form(_write_next, _read_next, eager=True)
 _DERIVED = Form(None, lambda value, track: None)
 _OP = Form(_write_op, _read_op)
@@ -467,7 +459,14 @@ _TARGET = _fields(Target, [_STR, _optional(_STR), _many(tuple, _OP)], [None, ()]
 
 def encode_records(records: Sequence[Record], track: Track) -> bytes:
     """Return the body of an entry. `track` learns what the records hold."""
-    return HEAD + ormsgpack.packb([_write_record(record, track) for record in records])
+    wires = []
+    for record in records:
+        write, effect = _FORMS[type(record)][0]
+        track.frame = ""
+        if effect is not None:
+            effect(record, track)
+        wires.append(write(record, track))
+    return HEAD + ormsgpack.packb(wires)
 
 
 FindBase = Callable[[Forked, Track], RunState]
@@ -483,7 +482,11 @@ def decode_records(body: bytes, track: Track, codec: Codec, base: FindBase | Non
     records: list[Record] = []
     try:
         for wire in _unpack(body):
-            record = _read_record(wire, track)
+            read, effect = _FORMS[wire[0]][1]
+            track.frame = ""
+            record = read(wire, track)
+            if effect is not None:
+                record = effect(record, track)
             if base is not None and not records and isinstance(record, Forked):
                 record = record._replace(run=base(record, track))
             records.append(record)
@@ -507,42 +510,21 @@ def _unpack(body: bytes) -> Any:
         raise CodecError(f"a record is damaged: {error}") from None
 
 
-def _write_record(record: Record, track: Track) -> Any:
-    write, effect = _WRITERS[type(record)]
-    track.frame = ""
-    if effect is not None:
-        effect(record, track)
-    return write(record, track)
+class _Forms(dict[Any, Any]):
+    """What writes and reads each kind of record, by the kind and by its code, each with what that does to a track.
 
+    They are made when they are first needed.
+    """
 
-def _read_record(wire: Any, track: Track) -> Any:
-    read, effect = _READERS[wire[0]]
-    track.frame = ""
-    record = read(wire, track)
-    return record if effect is None else effect(record, track)
-
-
-class _Writers(dict[Any, tuple[Convert, Convert | None]]):
-    """What writes each kind of record, made when it is first needed; and what that does to a track."""
-
-    def __missing__(self, kind: Any) -> tuple[Convert, Convert | None]:
+    def __missing__(self, key: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        kind = key if isinstance(key, type) else RECORDS[key]
         code = next(code for code, known in RECORDS.items() if known is kind)
-        form = _declared(kind, code)
-        assert form.write is not None
-        self[kind] = form.write, _EFFECTS.get(kind)
-        _READERS[code] = form.read, _EFFECTS.get(kind)
-        return self[kind]
+        form, effect = _declared(kind, code), _EFFECTS.get(kind)
+        self[kind] = self[code] = found = (form.write, effect), (form.read, effect)
+        return found
 
 
-class _Readers(dict[int, tuple[Convert, Convert | None]]):
-    """What reads the record of each code, and what that does to a track."""
-
-    def __missing__(self, code: int) -> tuple[Convert, Convert | None]:
-        _WRITERS[RECORDS[code]]
-        return self[code]
-
-
-_WRITERS, _READERS = _Writers(), _Readers()
+_FORMS = _Forms()
 
 
 def _end_step(record: StepFinished, track: Track) -> StepFinished:
@@ -552,7 +534,8 @@ def _end_step(record: StepFinished, track: Track) -> StepFinished:
 
 
 def _advance_step(record: StepAdvanced, track: Track) -> StepAdvanced:
-    track.count_items(_ONE)
+    if track._items.get("") != _ITEM_BYTES:
+        track.count_items(_ONE)
     return record
 
 
@@ -585,7 +568,10 @@ def encode_run(run: RunState, track: Track, codec: Codec) -> bytes:
     `track` learns the true sizes of what the run holds.
     """
     track.codec, track.found = codec, {}
-    wire = {name: _write_field(name, getattr(run, name), track) for name in _run_forms()}
+    wire = {}
+    for name, form in _run_forms().items():
+        value = getattr(run, name)
+        wire[name] = value if form.write is None else form.write(value, track)
     wire["bases"] = [[frame, key, *pack(raw)] for (frame, key), raw in track.bases.items()]
     track.measure()
     return HEAD + ormsgpack.packb(wire)
@@ -599,16 +585,14 @@ def decode_run(body: bytes, track: Track, codec: Codec) -> RunState:
         for frame, key, how, data in wire["bases"]:
             track.bases[frame, key] = unpack(how, data)
         run = RunState(**{name: form.read(wire[name], track) for name, form in _run_forms().items()})
-        for found in run.frames.values():
-            _check_frame(found, track)
+        for path, frame in run.frames.items():
+            if any(step.frame != path for step in frame.active.values()):
+                raise ValueError("a step is in another frame than its own")
+            track.frame = path
+            track.count_items(list(frame.active.values()))
     except _MALFORMED as error:
         raise CodecError(f"a snapshot cannot be read: {type(error).__name__}: {error}") from None
     return run
-
-
-def _write_field(name: str, value: Any, track: Track) -> Any:
-    write = _run_forms()[name].write
-    return value if write is None else write(value, track)
 
 
 @functools.cache
@@ -616,10 +600,3 @@ def _run_forms() -> dict[str, Form]:
     return {
         name: form_of(hint) for name, hint in typing.get_type_hints(RunState, include_extras=True).items()
     }
-
-
-def _check_frame(frame: Frame, track: Track) -> None:
-    if any(step.frame != frame.path for step in frame.active.values()):
-        raise ValueError("a step is in another frame than its own")
-    track.frame = frame.path
-    track.count_items(list(frame.active.values()))

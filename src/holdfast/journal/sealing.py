@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from holdfast.errors import CONFIGURATION, CodecError, CorruptJournal
@@ -57,8 +57,11 @@ class Seal:
     def __init__(self, keys: Sequence[bytes], *, required: bool = False) -> None:
         if not keys or any(len(key) != KEY_BYTES for key in keys):
             raise KeyInvalid(f"encryption needs keys of {KEY_BYTES} bytes each; {HOW_TO_MAKE_ONE}")
-        self._ciphers = [(_key_id(key), new_cipher(key)) for key in keys]
-        self._nonce_keys = [_nonce_key(key) for key in keys]
+        ids = [hashlib.sha256(b"holdfast key id" + key).digest()[:ID_BYTES] for key in keys]
+        self._ciphers = [(ident, new_cipher(key)) for ident, key in zip(ids, keys, strict=True)]
+        self._nonce_keys = [
+            hashlib.blake2b(key=key, person=b"holdfast nonce", digest_size=32).digest() for key in keys
+        ]
         self.required = required
 
     @classmethod
@@ -161,37 +164,18 @@ def is_required(mode: str | None, env: Mapping[str, str]) -> bool:
     return REQUIRE in said.values()
 
 
-def _nonce_key(key: bytes) -> bytes:
-    return hashlib.blake2b(key=key, person=b"holdfast nonce", digest_size=32).digest()
-
-
-def _key_id(key: bytes) -> bytes:
-    return hashlib.sha256(b"holdfast key id" + key).digest()[:ID_BYTES]
-
-
 def _key(text: str, place: int) -> bytes:
-    key = _from_hex(text) or _from_base64(text)
+    standard, key = text.rstrip("=").replace("-", "+").replace("_", "/"), b""
+    with suppress(ValueError):
+        is_hex = len(text) == 2 * KEY_BYTES
+        padded = standard + "=" * (-len(standard) % 4)
+        key = bytes.fromhex(text) if is_hex else base64.b64decode(padded, validate=True)
     if len(key) != KEY_BYTES:
         raise KeyInvalid(
             f"encryption key {place} (of {VARIABLE}, or as given) is not {KEY_BYTES} bytes in base64 or "
             f"hexadecimal; {HOW_TO_MAKE_ONE}"
         )
     return key
-
-
-def _from_hex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else b""
-    except ValueError:
-        return b""
-
-
-def _from_base64(text: str) -> bytes:
-    standard = text.rstrip("=").replace("-", "+").replace("_", "/")
-    try:
-        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return b""
 
 
 # The places that bodies are sealed for.

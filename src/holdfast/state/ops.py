@@ -7,10 +7,11 @@ import datetime as dt
 import decimal
 import enum
 import fractions
+import operator
 import pathlib
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from holdfast.errors import CodecError, StateInvalid
 from holdfast.state.codec import Codec, alias
@@ -29,67 +30,55 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     )
 
 
-class ReadOnlyList(list[Any]):
+class _Frozen:
+    """What read-only containers have in common: a copy of one is plain, and can be changed."""
+
+    __slots__ = ()
+    plain: ClassVar[type[Any]]
+
+    def copy(self) -> Any:
+        return self.plain(self)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return thaw(self)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return (self.plain, (self.plain(self),))
+
+
+class ReadOnlyList(_Frozen, list[Any]):
     """A list that refuses to change; `list(value)` and `copy.copy` give a plain, changeable one."""
 
     __slots__ = ("care",)
     care: int
+    plain = list
     append = extend = insert = remove = pop = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
-    def copy(self) -> list[Any]:
-        return list(self)
 
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
-        return thaw(self)  # type: ignore[no-any-return]
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return (list, (list(self),))
-
-
-class ReadOnlyDict(dict[Any, Any]):
+class ReadOnlyDict(_Frozen, dict[Any, Any]):
     """A dict that refuses to change; `dict(value)` and `copy.copy` give a plain, changeable one."""
 
     __slots__ = ("care",)
     care: int
+    plain = dict
     clear = pop = popitem = setdefault = update = _refuse
     __setitem__ = __delitem__ = __ior__ = _refuse
 
-    def copy(self) -> dict[Any, Any]:
-        return dict(self)
 
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
-        return thaw(self)  # type: ignore[no-any-return]
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return (dict, (dict(self),))
-
-
-class ReadOnlySet(set[Any]):
+class ReadOnlySet(_Frozen, set[Any]):
     """A set that refuses to change; `set(value)` and `copy.copy` give a plain, changeable one."""
 
     __slots__ = ()
+    plain = set
     add = clear = discard = pop = remove = update = _refuse
     difference_update = intersection_update = symmetric_difference_update = _refuse
     __iand__ = __ior__ = __isub__ = __ixor__ = _refuse
 
     def __repr__(self) -> str:
         return repr(set(self))
-
-    def copy(self) -> set[Any]:
-        return set(self)
-
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> set[Any]:
-        return thaw(self)  # type: ignore[no-any-return]
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return (set, (set(self),))
 
 
 alias(ReadOnlyList, list)
@@ -132,7 +121,8 @@ def freeze(value: Any) -> tuple[Any, int]:
     if kind is dict:
         return _freeze_dict(value)
     if kind is list:
-        return _freeze_list(value)
+        items, care = _freeze_all(value)
+        return frozen_list(items, care), care
     if kind is ReadOnlyDict or kind is ReadOnlyList:
         return value, value.care
     if kind is tuple:
@@ -142,7 +132,8 @@ def freeze(value: Any) -> tuple[Any, int]:
         return ReadOnlySet(value), EXOTIC
     if kind in _IMMUTABLE or isinstance(value, enum.Enum) or kind is ReadOnlySet:
         return value, EXOTIC
-    if _is_frozen_dataclass(value):
+    declared = getattr(kind, "__dataclass_params__", None)
+    if declared is not None and declared.frozen:
         return _freeze_dataclass(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         items, care = _freeze_all(value)
@@ -162,11 +153,6 @@ def _freeze_dict(value: dict[Any, Any]) -> tuple[ReadOnlyDict, int]:
             care = EXOTIC
         frozen[key] = item
     return frozen_dict(frozen, care), care
-
-
-def _freeze_list(value: list[Any]) -> tuple[ReadOnlyList, int]:
-    items, care = _freeze_all(value)
-    return frozen_list(items, care), care
 
 
 def frozen_list(items: list[Any], care: int) -> ReadOnlyList:
@@ -193,11 +179,6 @@ def _freeze_all(values: Iterable[Any]) -> tuple[list[Any], int]:
                 care = item_care
         items.append(item)
     return items, care
-
-
-def _is_frozen_dataclass(value: Any) -> bool:
-    params = getattr(type(value), "__dataclass_params__", None)
-    return params is not None and params.frozen
 
 
 def _freeze_dataclass(value: Any) -> tuple[Any, int]:
@@ -399,10 +380,4 @@ def growth(old: Any, new: Any) -> list[Any] | None:
     """
     if not isinstance(old, list) or not isinstance(new, list) or len(new) < len(old) or not old:
         return None
-    if all(map(_same, old, new)):
-        return new[len(old) :]
-    return None
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other
+    return new[len(old) :] if all(map(operator.is_, old, new)) else None

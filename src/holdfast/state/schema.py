@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, TypedDict, get_args, get_origin
 
 from holdfast.errors import StateInvalid, closest, suggestion
@@ -91,11 +92,7 @@ union = Reducer("union", set, (set, frozenset, list, tuple))
 """Adds the update's items to a set."""
 
 
-def _zero() -> int:
-    return 0
-
-
-add = Reducer("add", _zero, (int, float, complex))
+add = Reducer("add", int, (int, float, complex))
 """Adds a number to a number."""
 
 
@@ -257,7 +254,9 @@ class Schema:
             return channel  # type: ignore[no-any-return]
         if self.is_open and isinstance(key, str):
             return Channel(key)
-        raise StateInvalid(_unknown_key(key, self))
+        known = ", ".join(map(repr, self.channels)) or "no keys"
+        meant = suggestion(str(key), self.channels)
+        raise StateInvalid(f"unknown state key {key!r}: {self.name} declares {known}{meant}")
 
     def initial(self, codec: Codec, values: Mapping[str, Any]) -> list[Op]:
         """Return the changes that make a first state of the input and the schema's defaults."""
@@ -367,12 +366,6 @@ def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any, certain: Cert
     return op
 
 
-def _unknown_key(key: object, schema: Schema) -> str:
-    meant = suggestion(str(key), schema.channels)
-    known = ", ".join(map(repr, schema.channels))
-    return f"unknown state key {key!r}: {schema.name} declares {known or 'no keys'}{meant}"
-
-
 def _hints(source: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(source, include_extras=True)
@@ -436,14 +429,14 @@ def _dataclass_defaults(source: Any) -> dict[str, Callable[[], Any]]:
     defaults: dict[str, Callable[[], Any]] = {}
     for field in dataclasses.fields(source):
         if field.default is not dataclasses.MISSING:
-            defaults[field.name] = _constant(field.default)
+            defaults[field.name] = partial(_same, field.default)
         elif field.default_factory is not dataclasses.MISSING:
             defaults[field.name] = field.default_factory
     return defaults
 
 
-def _constant(value: Any) -> Callable[[], Any]:
-    return lambda: value
+def _same(value: Any) -> Any:
+    return value
 
 
 def _pydantic_fields(
@@ -457,7 +450,7 @@ def _pydantic_fields(
         reducers = [extra for extra in field.metadata if isinstance(extra, Reducer) or _is_function(extra)]
         hints[name] = Annotated[(field.annotation, *reducers)] if reducers else field.annotation
         if not field.is_required():
-            defaults[name] = _pydantic_default(field)
+            defaults[name] = partial(field.get_default, call_default_factory=True)
         if not reducers:
             validators[name] = _validator(source, name, field)
     return hints, defaults, validators
@@ -469,10 +462,6 @@ def _is_function(extra: object) -> bool:
         and not isinstance(extra, type)
         and type(extra).__module__ in ("builtins", "functools")
     )
-
-
-def _pydantic_default(field: Any) -> Callable[[], Any]:
-    return lambda: field.get_default(call_default_factory=True)
 
 
 def _validator(source: Any, name: str, field: Any) -> Callable[[Any], Any]:

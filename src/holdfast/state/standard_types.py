@@ -68,8 +68,12 @@ def check_memory(raw: bytes) -> None:
     most = max(MOST_MEMORY, RATIO * len(raw))
     light = len(raw) - len(raw.translate(None, _LIGHT))
     special = len(raw) - len(raw.translate(None, _EXTENSIONS))
-    if light * _CONTAINER + special * _SPECIAL > most:
-        _check_parts(raw, most)
+    may_be_more = light * _CONTAINER + special * _SPECIAL > most
+    if may_be_more and _measure(raw, most + len(raw), len(raw))[0] > most + len(raw):
+        raise CodecError(
+            f"its {len(raw):,} bytes have so many small parts that they would need more than {most:,} bytes of "
+            "memory; keep it in a file, or as a numpy array, and its path in the state"
+        )
 
 
 def most_memory(raw: bytes) -> int:
@@ -98,14 +102,6 @@ class Allowance:
             return False
         self._memory -= needed
         return True
-
-
-def _check_parts(raw: bytes, most: int) -> None:
-    if _measure(raw, most + len(raw), len(raw))[0] > most + len(raw):
-        raise CodecError(
-            f"its {len(raw):,} bytes have so many small parts that they would need more than {most:,} bytes of "
-            "memory; keep it in a file, or as a numpy array, and its path in the state"
-        )
 
 
 def _measure(raw: bytes, most: int, most_parts: int) -> tuple[int, int]:
@@ -172,26 +168,18 @@ TEXT_KINDS = "SU"
 _MOST_SIZES = 64
 
 
-def is_array(cls: type) -> bool:
-    """Return whether `cls` is numpy's array class itself."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and cls is getattr(numpy, "ndarray", None)
-
-
-def is_scalar(cls: type) -> bool:
-    """Return whether `cls` is one of numpy's own scalar classes."""
-    generic = getattr(sys.modules.get("numpy"), "generic", None)
-    return generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy"
-
-
-def _dtype(text: Any) -> Any:
+def _numpy() -> Any:
     try:
         import numpy
     except ImportError:
         raise CodecError("the stored value holds numpy data: pip install numpy") from None
+    return numpy
+
+
+def _dtype(text: Any) -> Any:
     if not isinstance(text, str) or not DTYPE.fullmatch(text):
         raise CodecError(f"arrays of dtype {text!r} cannot be stored; convert to a list or a numeric array")
-    return numpy.dtype(text)
+    return _numpy().dtype(text)
 
 
 def array_items(array: Any) -> list[Any]:
@@ -218,11 +206,9 @@ def array_build(items: list[Any]) -> Any:
         raise CodecError("the stored array has a shape that no array has")
     if type(raw) is not bytes or math.prod(sizes) * dtype.itemsize != len(raw):
         raise CodecError("the stored array has another size than its data")
-    import numpy
-
-    array = numpy.empty(sizes, dtype)
+    array = _numpy().empty(sizes, dtype)
     if raw:
-        array[...] = numpy.frombuffer(raw, dtype).reshape(sizes)
+        array[...] = _numpy().frombuffer(raw, dtype).reshape(sizes)
     return array
 
 
@@ -238,19 +224,15 @@ def scalar_items(scalar: Any) -> list[Any]:
 def scalar_build(items: list[Any]) -> Any:
     """Return the scalar of the stored dtype."""
     text, raw = items
+    numpy = _numpy()
     if text in TEXT_KINDS:
-        _dtype(f"|{text}1")
         # Of a number numpy would make as many zeros.
         if type(raw) is not (str if text == "U" else bytes):
             raise CodecError("the stored scalar is another kind of value than it says")
-        import numpy
-
         return numpy.str_(raw) if text == "U" else numpy.bytes_(raw)
     dtype = _dtype(text)
     if dtype.kind in TEXT_KINDS or len(raw) != dtype.itemsize:
         raise CodecError("the stored scalar has another size than its data")
-    import numpy
-
     return numpy.frombuffer(raw, dtype)[0]
 
 
@@ -306,10 +288,6 @@ def _default_build(items: list[Any]) -> Any:
     return defaultdict(factory, _mapping(items[1:]))
 
 
-def _counter_build(items: list[Any]) -> Counter[Any]:
-    return Counter(dict(_mapping(items)))
-
-
 def _zone_items(value: zoneinfo.ZoneInfo) -> list[Any]:
     if value.key is None:
         raise CodecError("a ZoneInfo without a key: only zones made by name can be stored")
@@ -321,14 +299,6 @@ def _zone_build(items: list[Any]) -> zoneinfo.ZoneInfo:
     if not ZONE_KEY.fullmatch(key):
         raise CodecError(f"{key!r} is no time zone")
     return zoneinfo.ZoneInfo(key)
-
-
-def _timezone_items(value: dt.timezone) -> list[Any]:
-    return list(value.__getinitargs__())  # type: ignore[attr-defined]
-
-
-def _datetime_items(value: dt.datetime) -> list[Any]:
-    return [value.year, value.month, value.day, *_time_items(value)]
 
 
 def _datetime_build(items: list[Any]) -> dt.datetime:
@@ -363,10 +333,6 @@ def _path_build(items: list[Any]) -> pathlib.PurePath:
     return PATHS[flavour](text)
 
 
-def _deque_items(value: deque[Any]) -> list[Any]:
-    return [value.maxlen, *value]
-
-
 SETS = (set, frozenset)
 
 _TABLE: list[tuple[int, type, Callable[[Any], list[Any]], Callable[[list[Any]], Any]]] = [
@@ -376,13 +342,13 @@ _TABLE: list[tuple[int, type, Callable[[Any], list[Any]], Callable[[list[Any]], 
     (7, dict, pairs, lambda items: dict(_mapping(items))),
     (8, OrderedDict, pairs, lambda items: OrderedDict(_mapping(items))),
     (9, defaultdict, _default_items, _default_build),
-    (10, Counter, pairs, _counter_build),
-    (11, deque, _deque_items, lambda items: deque(items[1:], items[0])),
-    (12, dt.datetime, _datetime_items, _datetime_build),
+    (10, Counter, pairs, lambda items: Counter(dict(_mapping(items)))),
+    (11, deque, lambda value: [value.maxlen, *value], lambda items: deque(items[1:], items[0])),
+    (12, dt.datetime, lambda at: [at.year, at.month, at.day, *_time_items(at)], _datetime_build),
     (13, dt.date, lambda day: [day.year, day.month, day.day], lambda items: dt.date(*items)),
     (14, dt.time, _time_items, _time_build),
     (15, dt.timedelta, lambda d: [d.days, d.seconds, d.microseconds], lambda items: dt.timedelta(*items)),
-    (16, dt.timezone, _timezone_items, lambda items: dt.timezone(*items)),
+    (16, dt.timezone, lambda zone: list(zone.__getinitargs__()), lambda items: dt.timezone(*items)),
     (17, zoneinfo.ZoneInfo, _zone_items, _zone_build),
     (18, Decimal, lambda number: [str(number)], lambda items: Decimal(items[0], EXACT)),
     (19, Fraction, lambda f: [f.numerator, f.denominator], _fraction_build),
@@ -409,9 +375,11 @@ BY_NAME = {known.name: known for known in BY_CODE.values()}
 
 def standard_of(cls: type) -> Standard | None:
     """Return how to store instances of exactly `cls`, if every codec knows it."""
-    known = STANDARD.get(cls)
-    if known is not None:
-        return known
-    if is_array(cls):
+    numpy = sys.modules.get("numpy")
+    if cls in STANDARD or numpy is None:
+        return STANDARD.get(cls)
+    if cls is getattr(numpy, "ndarray", None):
         return ARRAY
-    return SCALAR if is_scalar(cls) else None
+    generic = getattr(numpy, "generic", None)
+    is_scalar = generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy"
+    return SCALAR if is_scalar else None
