@@ -1,20 +1,8 @@
-"""The small words everyone shares: ids, statuses, the ends of a graph."""
+"""The small words everyone shares: statuses, the ends of a graph, labels of steps."""
 
 import datetime as dt
 from enum import StrEnum
-from typing import Any, NewType
 from urllib.parse import unquote
-
-RunId = NewType("RunId", str)
-"""Names one execution of a graph."""
-
-CheckpointId = NewType("CheckpointId", str)
-"""Names one position in one run's journal; a UUID."""
-
-StepId = NewType("StepId", str)
-"""Names one execution of one node in one run: `outer#1/node#2[item]`; stable across resumes."""
-
-Json = dict[str, Any]
 
 START = "__start__"
 """Where every graph begins: `add_edge(START, first)`."""

@@ -176,9 +176,9 @@ def test_a_worker_that_is_stopped_while_it_loads_a_workflow_gives_its_claim_back
 def test_a_run_is_left_to_others_longer_each_time_but_not_for_ever() -> None:
     avoiding = SkipList()
     avoiding.leave("r")
-    assert avoiding.runs() == ["r"] and avoiding.runs(within=FIRST + 1) == []
+    assert avoiding.skipped_runs() == ["r"] and avoiding.skipped_runs(within=FIRST + 1) == []
     avoiding.leave("r")
-    assert avoiding.runs(within=FIRST + 1) == ["r"]
+    assert avoiding.skipped_runs(within=FIRST + 1) == ["r"]
     for _ in range(20):
         avoiding.leave("r")
-    assert avoiding.runs(within=LONGEST + 1) == []
+    assert avoiding.skipped_runs(within=LONGEST + 1) == []

@@ -94,17 +94,17 @@ class SkipList:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._workflows: set[str] = set()
+        self._skipped: set[str] = set()
         self._until: dict[str, float] = {}
         self._length: dict[str, float] = {}
 
     @property
-    def workflows(self) -> list[str]:
+    def skipped_workflows(self) -> list[str]:
         """Return the workflows whose runs are skipped."""
         with self._lock:
-            return list(self._workflows)
+            return list(self._skipped)
 
-    def runs(self, within: float = 0.0) -> list[str]:
+    def skipped_runs(self, within: float = 0.0) -> list[str]:
         """Return the runs that are skipped now, and still will be in so many seconds."""
         soon = clock.monotonic() + within
         with self._lock:
@@ -113,7 +113,7 @@ class SkipList:
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow to others."""
         with self._lock:
-            self._workflows.add(workflow)
+            self._skipped.add(workflow)
 
     def leave(self, run: str) -> None:
         """Leave a run to others, longer each time."""
@@ -128,24 +128,23 @@ class SkipList:
 _CLAIMABLE = (RunStatus.QUEUED.value, RunStatus.PAUSED.value, RunStatus.RUNNING.value)
 
 
-class LocalClaims:
+class LocalClaims(SkipList):
     """Claims of a few workers on one machine, in a store without claims: the first to execute a run has it."""
 
     def __init__(self, store: Store, wanted: Wanted) -> None:
+        super().__init__()
         self._store, self._wanted = store, wanted
-        self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
         """The monotonic times until which this worker leaves runs alone."""
         self._deadlines = deadlines_of(store)
         self._strikes: dict[str, int] = {}
-        self._skipped = SkipList()
 
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """Return the most urgent runs that this worker may execute."""
         with self._lock:
             now = clock.monotonic()
             resting = [run for run, until in self._not_before.items() if until > now]
-        passed = {*active, *self._skipped.runs(), *resting}
+        passed = {*active, *self.skipped_runs(), *resting}
         found = [
             (info, why)
             for info in self._store.runs(status=_CLAIMABLE)
@@ -170,19 +169,11 @@ class LocalClaims:
             rest = 5.0 ** (strikes - 1) if strikes < MAX_STRIKES else math.inf
             self._not_before[run] = clock.monotonic() + rest
 
-    def avoid(self, workflow: str) -> None:
-        """Leave the runs of a workflow alone."""
-        self._skipped.avoid(workflow)
-
-    def leave(self, run: str) -> None:
-        """Leave a run alone for a while."""
-        self._skipped.leave(run)
-
     def count_waiting(self, within: float) -> int:
         """Return how many wanted runs are running, queued, or due soon."""
         with self._lock:
             held = {run for run, until in self._not_before.items() if until == math.inf}
-        left = {*self._skipped.runs(within), *held}
+        left = {*self.skipped_runs(within), *held}
         return sum(
             info.run not in left
             and self._is_wanted(info)
@@ -198,7 +189,7 @@ class LocalClaims:
         queues, workflows = self._wanted.queues, self._wanted.workflows
         if not info.queue or (queues and info.queue not in queues):
             return False
-        return info.workflow not in self._skipped.workflows and (
+        return info.workflow not in self.skipped_workflows and (
             workflows is None or info.workflow in workflows
         )
 
@@ -334,13 +325,13 @@ SELECT count(*) FROM run WHERE {_WANTED} AND run.held IS NULL AND (
 """
 
 
-class PostgresClaims:
+class PostgresClaims(SkipList):
     """Claims of any number of workers on any number of machines."""
 
     def __init__(self, store: PostgresStore, wanted: Wanted) -> None:
+        super().__init__()
         self._store = store
         self._queues = list(wanted.queues) or None
-        self._skipped = SkipList()
         self._workflows = None if wanted.workflows is None else list(wanted.workflows)
         self._in_doubt: set[str] = set()
         """The runs whose claims this worker may hold without knowing it, since an answer got lost; `*` means any."""
@@ -349,7 +340,7 @@ class PostgresClaims:
         """Claim runs that lost their owner, then the most urgent; of limited queues as far as their limits allow."""
         lease = self._store.lease()
         values = {
-            **self._values([*active, *self._skipped.runs()]),
+            **self._values([*active, *self.skipped_runs()]),
             "lease": lease,
             "executed": active_runs.of(self._store),
             "seconds": max(LASTS, self._store.lease_seconds),
@@ -398,7 +389,7 @@ class PostgresClaims:
             "namespace": self._store.namespace,
             "queues": self._queues,
             "workflows": self._workflows,
-            "skipped": self._skipped.workflows,
+            "skipped": self.skipped_workflows,
             "passed": list(passed),
         }
 
@@ -409,14 +400,6 @@ class PostgresClaims:
     def strike(self, run: str, reason: str) -> None:
         """Let the run rest, longer each time; after the last strike it is held until somebody requeues it."""
         self._change(_STRIKE, run=run, reason=reason[:1000])
-
-    def avoid(self, workflow: str) -> None:
-        """Leave the runs of a workflow to others."""
-        self._skipped.avoid(workflow)
-
-    def leave(self, run: str) -> None:
-        """Leave a run to others for a while."""
-        self._skipped.leave(run)
 
     def _change(self, sql: str, run: str, **values: Any) -> None:
         lease, namespace = self._store.lease(), self._store.namespace
@@ -436,7 +419,7 @@ class PostgresClaims:
         """Return how many wanted runs are running, queued, or due soon."""
         with self._store.transaction() as connection:
             rows = connection.execute(
-                _COUNT_WAITING, {**self._values(self._skipped.runs(within)), "within": within}
+                _COUNT_WAITING, {**self._values(self.skipped_runs(within)), "within": within}
             ).fetchall()
         return int(rows[0][0])
 

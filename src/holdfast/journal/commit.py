@@ -151,10 +151,6 @@ class Committer:
             _give_up(self.waiting(), error)
             raise
 
-    def lead(self) -> None:
-        """Store what is waiting."""
-        self._lead(None)
-
     def _lead(self, own: _Job | None) -> None:
         locked(self._leader, self._led, own)
 
@@ -173,7 +169,7 @@ class Committer:
         return [job for job in list(self._queue) if job.future is not None]
 
     def _run(self, batch: Sequence[_Job]) -> None:
-        jobs = _first_per_writer(batch)
+        jobs = list({id(job.writer): job for job in batch}.values())
         try:
             self._store_all(jobs)
         except Exception as error:  # Whatever a store raises: those who wait for it must hear of it.
@@ -222,7 +218,7 @@ class _Errand:
         with suppress(
             BaseException
         ):  # Those who wait get the error, here or at the latest when this errand is gone.
-            self._committer.lead()
+            self._committer._lead(None)
             self._jobs = []
 
     def __del__(self) -> None:
@@ -243,12 +239,6 @@ def _give_up(jobs: Sequence[_Job], error: BaseException) -> None:
         if not job.done:
             job.error, job.done = error, True
     _tell(jobs)
-
-
-def _first_per_writer(batch: Sequence[_Job]) -> list[_Job]:
-    if len(batch) == 1:
-        return list(batch)
-    return list({id(job.writer): job for job in batch}.values())
 
 
 def _tell(jobs: Sequence[_Job]) -> None:
@@ -299,14 +289,8 @@ if hasattr(os, "register_at_fork"):
 
 def committer_of(store: Store) -> Committer:
     """Return the one committer of a store, shared by every journal on it."""
-    return locked(_committers_lock, _found_or_made, store)
-
-
-def _found_or_made(store: Store) -> Committer:
-    committer = _committers.get(store)
-    if committer is None:
-        committer = _committers[store] = Committer(store)
-    return committer
+    found = _committers.get(store)
+    return found or locked(_committers_lock, _committers.setdefault, store, Committer(store))
 
 
 # Group look: the inboxes of many runs are read in one question.

@@ -188,17 +188,11 @@ def _fork(run: RunState, record: records.Forked, at: float) -> None:
     copy = copy_run(record.run)
     for name in RunState.__dataclass_fields__:
         setattr(run, name, getattr(copy, name))
-    run.parent, run.owner, run.started_at, run.updated_at = (
-        (record.parent, record.seq),
-        record.owner,
-        at,
-        at,
-    )
-    run.config = record.config or run.config
-    run.saved_seq = run.inbox_seen = run.refused = run.generation = 0
+    run.parent, run.owner, run.config = (record.parent, record.seq), record.owner, record.config or run.config
+    run.started_at = run.updated_at = at
+    run.saved_seq = run.inbox_seen = run.refused = run.generation = run.resets = 0
     run.refusals, run.annotations, run.facts, run.reuse = [], {}, b"", None
     run.inherited, run.inherited_seconds = dict(run.spending), run.seconds
-    run.resets = 0
     forget_notes(run, record.forget)
 
 
@@ -399,21 +393,9 @@ def _fail(run: RunState, record: records.StepFailed, at: float) -> None:
 
 @folds(records.Paused)
 def _pause(run: RunState, record: records.Paused, at: float) -> None:
-    run.pauses[record.pause] = Pause(
-        record.pause,
-        record.kind,
-        record.step,
-        record.node,
-        record.name,
-        record.prompt,
-        record.schema,
-        record.since or at,
-        record.expires_at,
-    )
-    if record.kind == "after":
-        return
-    step = run.step(record.step)
-    step.status = GATED if record.kind == "before" else WAITING
+    run.pauses[record.pause] = Pause(*record[:7], record.since or at, record.expires_at)
+    if record.kind != "after":
+        run.step(record.step).status = GATED if record.kind == "before" else WAITING
 
 
 @folds(records.Answered)
@@ -456,7 +438,12 @@ def _resume(run: RunState, record: records.Resumed, at: float) -> None:
             step.crashes += crashed
         elif step.status == FAILED:
             in_doubt = step.notes.pop(STILL_IN_DOUBT, None) is not None
-            asked = [name for name, value in step.answers.items() if value == EXPIRED or _is_of_once(name)]
+            about_once = once_question("")
+            asked = [
+                name
+                for name, value in step.answers.items()
+                if value == EXPIRED or name.startswith(about_once)
+            ]
             for name in asked:
                 del step.answers[name]  # It is asked again.
             step.status, step.tried = IN_DOUBT if in_doubt else READY, 0
@@ -465,10 +452,6 @@ def _resume(run: RunState, record: records.Resumed, at: float) -> None:
     if record.approve:
         for pause_id in [p.id for p in run.pauses.values() if p.kind in ("before", "after")]:
             del run.pauses[pause_id]
-
-
-def _is_of_once(name: str) -> bool:
-    return name.startswith(once_question(""))
 
 
 @folds(records.GraphChanged)

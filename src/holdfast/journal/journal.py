@@ -97,6 +97,11 @@ def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) 
     ).digest()
 
 
+def corrupt(run: str, seq: int, text: str) -> CorruptJournal:
+    """Return the error about an entry of a run that is not what was written."""
+    return CorruptJournal(f"run {run!r}: {text}", run=run, seq=seq)
+
+
 def break_at(previous: bytes, sealed: bool, entry: Entry) -> str:
     """Return why an entry cannot follow one whose chain is `previous`, and that is `sealed` or not; empty if it can.
 
@@ -110,11 +115,6 @@ def break_at(previous: bytes, sealed: bool, entry: Entry) -> str:
     if chain != link(previous, seq, at, mark, body):
         return f"entry {seq} is damaged (its checksum does not match)"
     return ""
-
-
-def follows(previous: bytes, sealed: bool, entry: Entry) -> bool:
-    """Return whether an entry can follow one whose chain is `previous`, and that is `sealed` or not."""
-    return not break_at(previous, sealed, entry)
 
 
 def verified(
@@ -134,9 +134,9 @@ def verified_entries(
     for entry in entries:
         seq += 1
         if entry.seq != seq:
-            raise CorruptJournal(f"run {run!r}: entry {seq} is missing", run=run, seq=seq)
+            raise corrupt(run, seq, f"entry {seq} is missing")
         if broken := break_at(chain, sealed, entry):
-            raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
+            raise corrupt(run, entry.seq, broken)
         chain, sealed = entry.chain, is_sealed(entry.body)
         yield entry
 
@@ -205,7 +205,10 @@ class Journal:
         Without one, a run that is sealed would refuse it: that is said at once.
         """
         if self.seal is None:
-            if self._is_sealed(run):
+            newest = self.store.checkpoints(run, limit=1)
+            after = newest[0].seq - 1 if newest else 0
+            entry = self._first(run, after, after + 1)
+            if entry is not None and is_sealed(entry.body):
                 raise CodecError(
                     f"run {run!r} is encrypted, and takes encrypted messages only; set HOLDFAST_KEY"
                 )
@@ -216,13 +219,6 @@ class Journal:
                 return self.store.post(run, bodies.seal_message(number, body), number)
             except Conflict as conflict:
                 number = (conflict.head or 0) + 1
-
-    def _is_sealed(self, run: str) -> bool:
-        """Return whether the newest checkpoint of a run, or how it began, is sealed."""
-        newest = self.store.checkpoints(run, limit=1)
-        after = newest[0].seq - 1 if newest else 0
-        entry = next(iter(self.store.read(run, after, after + 1)), None)
-        return entry is not None and is_sealed(entry.body)
 
     def info(self, run: str) -> RunInfo:
         """Return the plain facts of a run; an unknown run is refused."""
@@ -271,7 +267,7 @@ class Journal:
                 f"the snapshot at {snapshot.seq} is not encrypted, and entry {sealed.seq} is: nothing says that it was "
                 "written by somebody who has the key"
             )
-            raise CorruptJournal(f"run {run!r}: {text}", run=run, seq=snapshot.seq)
+            raise corrupt(run, snapshot.seq, text)
 
     def _first_sealed(self, run: str) -> Entry | None:
         """Return the first entry of a run that says that it is encrypted."""
@@ -280,7 +276,7 @@ class Journal:
     def _begins_later(self, run: str, begun: int, upto: int | None) -> int:
         """Return the first entry of a journal that was pruned while it was read from `begun` on; else 0."""
         with contextlib.suppress(CorruptJournal):
-            first = next(iter(self.store.read(run)), None)
+            first = self._first(run)
             if first is not None and begun < first.seq and (upto is None or first.seq <= upto):
                 horizon = self.store.snapshot(run, first.seq)
                 return first.seq if horizon is not None and horizon.seq == first.seq else 0
@@ -288,7 +284,7 @@ class Journal:
 
     def _became_whole(self, run: str) -> bool:
         """Return whether a fork, whose parent went while it was read, has a snapshot to begin with by now."""
-        first = next(iter(self.store.read(run)), None)
+        first = self._first(run)
         return first is not None and self.store.snapshot(run, first.seq) is not None
 
     def _load_without(self, error: CorruptJournal, info: RunInfo, codec: Codec, upto: int | None) -> Loaded:
@@ -298,8 +294,12 @@ class Journal:
         logger.error("%s; the run is read from its journal instead", error)
         return self._load(info, codec, upto, None)
 
+    def _first(self, run: str, after: int = 0, upto: int | None = None) -> Entry | None:
+        """Return the first entry of a run that is stored after entry `after`."""
+        return next(iter(self.store.read(run, after, upto)), None)
+
     def _reaches_back(self, run: str) -> bool:
-        first = next(iter(self.store.read(run, 0, 1)), None)
+        first = self._first(run, 0, 1)
         return first is not None and first.seq == 1
 
     def _load(self, info: RunInfo, codec: Codec, upto: int | None, snapshot: Snapshot | None) -> Loaded:
@@ -320,7 +320,7 @@ class Journal:
         if seq == 0:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
         if upto is not None and seq < upto and any(True for _ in self.store.read(name, seq)):
-            raise CorruptJournal(f"run {name!r}: entry {seq + 1} is missing", run=name, seq=seq + 1)
+            raise corrupt(name, seq + 1, f"entry {seq + 1} is missing")
         if self.seal is not None and upto is not None and not sealed:
             self._check_before_sealed(info, seq, chain)
         rests_on_clear = snapshot is not None and not has_sealed(snapshot)
@@ -350,7 +350,7 @@ class Journal:
         if own is not None:
             wrong = misplaced(snapshot, own) or self._changed(info, before, own)
         if wrong or own is None:
-            raise CorruptJournal(f"run {run!r}: {wrong}", run=run, seq=snapshot.seq)
+            raise corrupt(run, snapshot.seq, wrong)
         sealed = is_sealed(own.body)
         return sealed, verified_entries(entries, run, snapshot.seq, snapshot.chain, sealed)
 
@@ -382,7 +382,7 @@ class Journal:
     def _sealed_base(self, info: RunInfo, loaded: Loaded, codec: Codec, lost: str) -> Loaded:
         """Return what a sealed fork began as: folded from its parent's entries, whose chain the fork has, never from a
         snapshot in the clear."""
-        first = next(iter(self.store.read(info.run, 0, 1)), None)
+        first = self._first(info.run, 0, 1)
         if first is None or not is_sealed(first.body):
             return loaded
         found = loaded
@@ -396,7 +396,7 @@ class Journal:
     def materialised(self, info: RunInfo, codec: Codec) -> Snapshot | None:
         """Return the snapshot without which a run cannot be read alone: where it was pruned, or of a fork at
         its first entry; `None` if its journal is enough."""
-        first = next(iter(self.store.read(info.run)), None)
+        first = self._first(info.run)
         if first is None or (first.seq == 1 and not info.parent):
             return None
         snapshot = self.store.snapshot(info.run, first.seq)
@@ -435,7 +435,7 @@ class Journal:
         Where the journal was pruned, the run already has its first entry's records, so these are left out.
         """
         name = info.run
-        first = next(iter(self.store.read(name)), None)
+        first = self._first(name)
         if first is None:
             raise CorruptJournal(f"run {name!r} has no entries", run=name, seq=1)
         if first.seq == 1 and not self._needs_snapshot(info, first, codec):
@@ -449,11 +449,11 @@ class Journal:
                     raise
         snapshot, track = self.store.snapshot(name, first.seq), Track()
         if snapshot is None or snapshot.seq != first.seq:
-            raise CorruptJournal(f"run {name!r}: entry 1 is missing", run=name, seq=1)
+            raise corrupt(name, 1, "entry 1 is missing")
         if self.seal is not None and not has_sealed(snapshot):
             first, snapshot = self._sealed_beginning(name, first, snapshot)
         if wrong := misplaced(snapshot, first) or self._changed(info, [], first):
-            raise CorruptJournal(f"run {name!r}: {wrong}", run=name, seq=first.seq)
+            raise corrupt(name, first.seq, wrong)
         run = self._read_snapshot(self.bodies(info), name, snapshot, track, codec)
         later = self._read_history(info, first.seq, first.chain, is_sealed(first.body), upto, track, codec)
         return run, itertools.chain([(first, list[Record]())], later)
@@ -473,7 +473,7 @@ class Journal:
         if fork is None:
             return False
         parent = self.store.runs(key=fork.key)
-        there = next(iter(self.store.read(parent[0].run, fork.seq - 1, fork.seq)), None) if parent else None
+        there = self._first(parent[0].run, fork.seq - 1, fork.seq) if parent else None
         return there is None or there.chain != fork.chain
 
     def _read_history(
@@ -505,10 +505,8 @@ class Journal:
             for record in decode_records(body, track, codec, base):
                 apply(run, record, entry.at)
         except (KeyError, AttributeError) as error:
-            raise CorruptJournal(
-                f"run {name!r}: entry {entry.seq} does not follow from what came before ({error!r})",
-                run=name,
-                seq=entry.seq,
+            raise corrupt(
+                name, entry.seq, f"entry {entry.seq} does not follow from what came before ({error!r})"
             ) from None
         if entry.mark is not None:
             run.saved_seq = entry.seq
@@ -517,9 +515,7 @@ class Journal:
         self, bodies: Bodies, name: str, snapshot: Snapshot, track: Track, codec: Codec
     ) -> RunState:
         if not is_whole(snapshot):
-            raise CorruptJournal(
-                f"run {name!r}: the snapshot at {snapshot.seq} is damaged", run=name, seq=snapshot.seq
-            )
+            raise corrupt(name, snapshot.seq, f"the snapshot at {snapshot.seq} is damaged")
         return decode_run(bodies.open_snapshot(snapshot), track, codec)
 
     def make_snapshot(self, loaded: Loaded, codec: Codec) -> Snapshot:

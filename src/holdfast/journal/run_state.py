@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from holdfast.journal.records import Fault, FramePath, Item, Keyed, Reusing, Target, Text
@@ -234,6 +234,9 @@ class RunState:
             yield from frame.active.values()
 
 
+Copied = TypeVar("Copied", RunState, Frame, Step)
+
+
 def once_question(key: str) -> str:
     """Return the name under which people answer what to do with an interrupted function given to `once`."""
     return f"{INTERRUPTED}:{key}"
@@ -288,32 +291,18 @@ def renamed_path(path: str, remap: Mapping[str, str]) -> str:
 
 def copy_run(run: RunState) -> RunState:
     """Return a copy that can be folded on without changing `run`."""
-    frames = {}
+    copy = _copied(run)
     for path, frame in run.frames.items():
-        steps = {
-            name: replace(step, notes=dict(step.notes), answers=dict(step.answers))
-            for name, step in frame.active.items()
-        }
-        frames[path] = replace(
-            frame,
-            cells=dict(frame.cells),
-            active=steps,
-            visits=dict(frame.visits),
-            waiting=dict(frame.waiting),
-            writes=dict(frame.writes),
-            log=None if frame.log is None else {key: list(ops) for key, ops in frame.log.items()},
-        )
-    return replace(
-        run,
-        frames=frames,
-        pauses=dict(run.pauses),
-        path=list(run.path),
-        faults=list(run.faults),
-        refusals=list(run.refusals),
-        spending=dict(run.spending),
-        inherited=dict(run.inherited),
-        annotations=dict(run.annotations),
-    )
+        copy.frames[path] = own = _copied(frame)
+        own.active = {name: _copied(step) for name, step in frame.active.items()}
+        own.log = None if frame.log is None else {key: list(ops) for key, ops in frame.log.items()}
+    return copy
+
+
+def _copied(value: Copied) -> Copied:
+    """Return a dataclass's instance with lists and dicts of its own."""
+    known = {each.name: getattr(value, each.name) for each in fields(value)}
+    return replace(value, **{name: each.copy() for name, each in known.items() if type(each) in (dict, list)})
 
 
 def at_checkpoint(run: RunState) -> RunState:
@@ -331,9 +320,6 @@ def at_checkpoint(run: RunState) -> RunState:
 def forget_notes(run: RunState, names: Collection[str]) -> None:
     """Let steps that are not finished, and those inside of them, forget what they noted for their next attempts."""
     for step in run.active():
-        if step.notes and step.status != DONE and (names == EVERY_STEP or _is_within(step.id, names)):
+        is_named = any(step.id == name or step.id.startswith(f"{name}/") for name in names)
+        if step.notes and step.status != DONE and (names == EVERY_STEP or is_named):
             step.notes = {key: value for key, value in step.notes.items() if key == ONE_OFF}
-
-
-def _is_within(step: str, names: Collection[str]) -> bool:
-    return any(step == name or step.startswith(f"{name}/") for name in names)

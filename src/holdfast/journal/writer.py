@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from holdfast import clock
 from holdfast.errors import Remedy, RunConflict, RunExists
@@ -20,6 +21,7 @@ from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
 from holdfast.threads import in_background, locked
 
 Result = TypeVar("Result")
+Args = ParamSpec("Args")
 
 SNAPSHOT_FLOOR = 64 * 1024
 """A snapshot is not worth its bytes before the journal since the last one has grown to this size."""
@@ -30,6 +32,18 @@ WORK_FLOOR = 64 * 1024 * 1024
 
 class Interrupted(RunConflict):
     """An exception came while a change of a run was under way in memory; the run has to be loaded again."""
+
+
+def _locked(
+    method: Callable[Concatenate[Writer, Args], Result],
+) -> Callable[Concatenate[Writer, Args], Result]:
+    """Let a method hold the writer's lock."""
+
+    @functools.wraps(method)
+    def call(writer: Writer, *args: Args.args, **kwargs: Args.kwargs) -> Result:
+        return locked(writer.lock, method, writer, *args, **kwargs)
+
+    return call
 
 
 class Writer:
@@ -112,11 +126,9 @@ class Writer:
         self._pending.append(record)
         self._is_changing = False
 
+    @_locked
     def together(self, action: Callable[[], Result]) -> Result:
         """Return what `action` returns; what it records is stored all in one entry, or not at all."""
-        return locked(self.lock, self._recorded_together, action)
-
-    def _recorded_together(self, action: Callable[[], Result]) -> Result:
         before, self._is_together = self._is_together, True
         result = action()
         self._is_together = before
@@ -163,7 +175,7 @@ class Writer:
         snapshots: tuple[Snapshot, ...] = ()
         if self._pending:
             self._seal_entry(self.run.updated_at)
-            laborious = self.track.work > WORK_FLOOR and self._is_laborious()
+            laborious = self.track.work > WORK_FLOOR + 8 * self.snapshot_size
             if laborious or (self.weight > self._looked_at and self._is_heavy()):
                 snapshots = self._snapshot(laborious)
         elif self._is_changing or self._is_together:
@@ -173,14 +185,12 @@ class Writer:
         facts = self._new_info
         return Append(self.info.run, self.stored, self._unsent, facts, snapshots, self.durable, self._link)
 
+    @_locked
     def seal_part(self) -> bool:
         """Make an entry of its own of what was recorded up to a checkpoint, or of how a new run began.
 
         It is stored, with what follows it, at the next flush. `False` if there is no checkpoint to make one of.
         """
-        return locked(self.lock, self._seal_part)
-
-    def _seal_part(self) -> bool:
         if not self._pending or (self._mark is None and self.seq > 0):
             return False
         self._seal_entry(self.run.updated_at)
@@ -191,10 +201,6 @@ class Writer:
         seems = self.weight > SNAPSHOT_FLOOR + 2 * max(self.track.live, self.snapshot_size)
         # Merged and trimmed keys hold less than was written to them: look again every so often.
         return seems or self.weight > 4 * (SNAPSHOT_FLOOR + self.snapshot_size)
-
-    def _is_laborious(self) -> bool:
-        """Return whether undoing the differences since the last snapshot takes too long."""
-        return self.track.work > WORK_FLOOR + 8 * self.snapshot_size
 
     def _seal_entry(self, at: float) -> None:
         if self._is_changing or self._is_together:
@@ -294,37 +300,31 @@ class Writer:
             )
         return self.journal.committer.is_storing(self)
 
+    @_locked
     def refuse_if_behind(self) -> None:
         """Raise `RunConflict` if somebody else has appended to the run since this writer last did."""
-        locked(self.lock, self._refuse_if_behind)
-
-    def _refuse_if_behind(self) -> None:
         newer = next(iter(self.journal.store.read(self.info.run, self.stored)), None)
         own = {entry.seq: entry.chain for entry in self._unsent}
         if newer is not None and self.stored and own.get(newer.seq) != newer.chain:
             raise self._conflict(newer.seq)
 
     def _conflict(self, head: int | None) -> RunConflict:
-        what = f"was advanced by another owner (it is at {head}, this one was at {self.stored})"
+        where = f"(it is at {head}, this owner was at {self.stored})"
+        what = f"was advanced by another owner {where}"
         if head is None:
             what = "was deleted, or its store was restored to a time before it began"
         elif head <= self.stored:
-            what = (
-                f"is not as this owner left it: its store was restored to an earlier time (it is at {head}, "
-            )
-            what += f"this owner was at {self.stored})"
+            what = f"is not as this owner left it: its store was restored to an earlier time {where}"
         return RunConflict(
             f"run {self.info.run!r} {what}; this owner stopped before its next step and changed nothing"
         )
 
+    @_locked
     def recognise(self, conflict: Conflict) -> bool:
         """Return whether the store has the first of what is unsent: it was stored, but the acknowledgement got lost.
 
         Then only the rest is still to be sent.
         """
-        return locked(self.lock, self._recognise, conflict)
-
-    def _recognise(self, conflict: Conflict) -> bool:
         ours = [entry for entry in self._unsent if entry.seq == conflict.head]
         if not ours:
             return False
