@@ -109,7 +109,7 @@ _MUST: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "max_parallel": ("a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1),
 }
-"""What options of a node must be, if they are set, and how that is told."""
+"""What options of a node must be, if they are set, and how that is checked."""
 
 _OF_FUNCTION = frozenset({"retry", "timeout", "if_interrupted", "on_error", "executor", "reads", "reusable"})
 """The options that say nothing of a sub-graph."""
