@@ -40,7 +40,7 @@ def _locked(
     """Let a method hold the writer's lock."""
 
     @functools.wraps(method)
-    def call(writer: Writer, *args: Args.args, **kwargs: Args.kwargs) -> Result:
+    def call(writer: Writer, /, *args: Args.args, **kwargs: Args.kwargs) -> Result:
         return locked(writer.lock, method, writer, *args, **kwargs)
 
     return call
