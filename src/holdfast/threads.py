@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.errors import HoldfastError, ResourceExhausted
 
@@ -313,6 +313,18 @@ def locked(
     the end of the block is no line of its own.
     """
     with lock: return action(*args, **kwargs)  # fmt: skip  # noqa: E701
+
+
+def synchronized(
+    method: Callable[Concatenate[Any, Args], Result],
+) -> Callable[Concatenate[Any, Args], Result]:
+    """Make a method hold the `_lock` of its object while it runs, as `locked` does."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: Args.args, **kwargs: Args.kwargs) -> Result:
+        with self._lock: return method(self, *args, **kwargs)  # fmt: skip  # noqa: E701
+
+    return call
 
 
 # Worker processes load the main program for its functions, and must not start runs meanwhile.

@@ -136,7 +136,7 @@ def test_a_password_among_the_arguments_vanishes_from_the_process_list(tmp_path:
 
 
 def test_a_password_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.stores.postgres.address import read_address
+    from holdfast.stores.postgres.connection import read_address
 
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
     monkeypatch.setenv("HOLDFAST_STORE_PASSWORD_FILE", str(tmp_path / "password"))

@@ -18,7 +18,7 @@ from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Store
 from holdfast.stores.files import frames
 from holdfast.stores.files.store import FileStore
-from holdfast.stores.integrity import inspecting
+from holdfast.stores.inspection import inspecting
 from tests.graphs import chain, one
 from tests.integrity.damage import damage_entry
 

@@ -118,7 +118,7 @@ OF_SERVERS = (
     _server(
         "an owner never checks whether its lease has expired",
         "finished",
-        "stores/postgres/leases.py",
+        "stores/postgres/background.py",
         "            self._lapses += 1\n        return self._lapses\n",
         "            pass\n        return 0\n",
         "--kind",

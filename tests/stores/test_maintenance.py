@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import StoreError, open_store
 from holdfast.stores.base import SCHEMA_VERSION, Append, Store, namespace_of
-from holdfast.stores.maintenance import schema_version, usage_of
+from holdfast.stores.inspection import schema_version, usage_of
 from tests.stores.copied_runs import Lives, Mortal
 from tests.stores.journals import create, entry, snapshot
 

@@ -26,7 +26,7 @@ from holdfast.stores import open_store
 from holdfast.stores.base import Append, Conflict, Entry
 from holdfast.stores.namespaces import shown_url
 from holdfast.stores.postgres import writing as appending
-from holdfast.stores.postgres.address import read_address
+from holdfast.stores.postgres.connection import read_address
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import LossyWay, PostgresServer, open_folder
 from tests.stores.journals import (

@@ -124,7 +124,7 @@ def test_leases_that_are_dead_for_long_are_forgotten(store: PostgresStore, other
 def listening(store: PostgresStore, run: str = "r") -> None:
     """Return when the store receives notifications, and has received the earlier ones."""
     store.changed(run, 0)
-    wait_until(lambda: store._watch.listener.epoch > 0)
+    wait_until(lambda: store._watch.epoch > 0)
     while store.changed(run, 0.2):
         pass
 
@@ -212,7 +212,7 @@ def test_an_inbox_that_is_known_to_be_empty_is_not_read_again(
     monkeypatch.setattr(store, "_read_inboxes", counted)
     store.inbox("r")
     store.inbox("r")
-    wait_until(lambda: store._watch.listener.epoch > 0)
+    wait_until(lambda: store._watch.epoch > 0)
     store.inbox("r")
     before = len(reads)
 
@@ -232,7 +232,7 @@ def test_an_inbox_that_is_known_to_be_empty_is_not_read_again(
 def test_messages_are_found_while_nobody_can_tell_of_them(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store._watch.listener, "start", lambda: None)
+    monkeypatch.setattr(store._watch, "start", lambda: None)
     create(store)
     assert store.inbox("r") == []
     other.post("r", b"one")
@@ -247,7 +247,7 @@ def test_who_listens_to_the_queues_of_a_namespace_hears_of_queued_runs(
     stranger = PostgresStore(store.url, namespace="elsewhere")
     heard = threading.Semaphore(0)
     stop = store.listen_queue(heard.release)
-    wait_until(lambda: store._watch.listener.epoch > 0)
+    wait_until(lambda: store._watch.epoch > 0)
     while heard.acquire(timeout=0.2):
         pass
 

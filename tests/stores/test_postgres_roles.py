@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import StoreError
 from holdfast.stores import open_store
 from holdfast.stores.base import Append, namespace_of
-from holdfast.stores.postgres.notifications import Topics
+from holdfast.stores.postgres.background import topic_of
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import PostgresServer
 from tests.stores.journals import add, create, entry, info, seqs, snapshot
@@ -345,6 +345,6 @@ def test_what_is_notified_of_a_namespace_can_be_told_by_its_members_alone(
     theirs.post("secret", b"hello")
     told = next(iter(heard.notifies(timeout=60, stop_after=1))).payload
     heard.close()
-    guesses = [Topics("theirs", key).of("secret") for key in (b"", keys["ours"])]
-    assert Topics("theirs", keys["theirs"]).of("secret") in told
+    guesses = [topic_of("theirs", key, "secret") for key in (b"", keys["ours"])]
+    assert topic_of("theirs", keys["theirs"], "secret") in told
     assert not any(guess in told for guess in guesses)

@@ -14,8 +14,7 @@ from holdfast.errors import StoreError
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.stores.base import SCHEMA_VERSION
 from holdfast.stores.postgres import schema
-from holdfast.stores.postgres.address import read_address
-from holdfast.stores.postgres.connection import Connection, Server
+from holdfast.stores.postgres.connection import Connection, Server, read_address
 from holdfast.stores.postgres.store import PostgresStore
 from tests.graphs import chain
 from tests.postgres import PostgresServer

@@ -14,7 +14,7 @@ from holdfast.journal.copying import prune_run
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Append, Entry, RunInfo
 from holdfast.stores.files.store import FileStore
-from holdfast.stores.integrity import inspecting
+from holdfast.stores.inspection import inspecting
 from tests.graphs import chain
 
 SECTOR = 512

@@ -15,7 +15,7 @@ from holdfast.errors import RunNotFound, StoreError
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.stores import SQLITE_SUFFIXES, open_store
-from holdfast.stores.maintenance import schema_version
+from holdfast.stores.inspection import schema_version
 from holdfast.stores.namespaces import (
     VARIABLE,
     check_namespace,

@@ -19,7 +19,7 @@ from holdfast.journal.run_state import Annotation, Frame, RunState
 from holdfast.journal.sealing import CHAIN_BYTES, Seal, has_sealed, is_sealed
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores.base import Entry, Message, RunInfo, Snapshot, Store, StoredCheckpoint
-from holdfast.stores.integrity import Found, Inspector, Observed, changed_meanwhile, inspecting, repaired_as
+from holdfast.stores.inspection import Found, Inspector, Observed, changed_meanwhile, inspecting, repaired_as
 from holdfast.values import RunStatus
 
 WAITING_FOR_WORKERS = {RunStatus.QUEUED.value, RunStatus.INTERRUPTED.value}

@@ -34,7 +34,7 @@ from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
 from holdfast.stores.files.disk import explained, sync, sync_folder, write_at
 from holdfast.stores.files.run_folder import folder_name
-from holdfast.stores.integrity import REPAIRED_AS, Inspector, inspecting
+from holdfast.stores.inspection import REPAIRED_AS, Inspector, inspecting
 from holdfast.values import RunStatus
 
 _BY = "holdfast store fsck"

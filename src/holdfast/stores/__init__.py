@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from holdfast.errors import StoreError, closest
@@ -13,6 +13,7 @@ from holdfast.stores.base import Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import (
     check_namespace,
+    chosen_namespace,
     is_server,
     namespace_in,
     shown_url,
@@ -34,9 +35,9 @@ class _SharedMemoryStore(MemoryStore):
 
 
 _lock = threading.RLock()
-_named: dict[str, Store | Callable[[], Store]] = {"memory": _SharedMemoryStore()}
-_further_memory: dict[str, Store] = {}
-"""The stores named `memory` of further namespaces."""
+_named: dict[str, Store | Callable[[], Store]] = {"memory": _SharedMemoryStore}
+_memory: dict[str, Store] = {}
+"""The stores named `memory`, by their namespaces."""
 
 
 def register_store(name: str, store: Store | Callable[[], Store]) -> None:
@@ -59,27 +60,20 @@ def get_store(name: str, *, namespace: str | None = None) -> Store:
 
 
 def _found(name: str, namespace: str) -> Store:
-    if name == "memory" and isinstance(_named[name], _SharedMemoryStore):
-        return _shared_memory(namespace)
     if name not in _named:
         raise StoreError(f"unknown checkpoint store: {name}{_hint(name, _named)}")
     store = _named[name]
+    if store is _SharedMemoryStore:
+        if namespace not in _memory:
+            _memory[namespace] = _SharedMemoryStore(namespace=namespace)
+        return _memory[namespace]
     if isinstance(store, type) or not isinstance(store, Store):
         store = _named[name] = store()
     return _bound(store, namespace)
 
 
-def _shared_memory(namespace: str) -> Store:
-    default = _named["memory"]
-    if isinstance(default, _SharedMemoryStore) and default.namespace == namespace:
-        return default
-    if namespace not in _further_memory:
-        _further_memory[namespace] = _SharedMemoryStore(namespace=namespace)
-    return _further_memory[namespace]
-
-
 def _bound(store: Store, namespace: str | None) -> Store:
-    """The store, if it is bound to that namespace or any will do."""
+    """Return the store, if it is bound to that namespace or any will do."""
     if namespace is not None and namespace_of(store) != check_namespace(namespace):
         raise StoreError(
             f"the store {store.url} is bound to the namespace {namespace_of(store)!r}, not to {namespace!r}; "
@@ -112,57 +106,50 @@ def open_store(
     `WORKFLOW_CHECKPOINT_DSN`, else the store named `memory`.
     """
     if url is None:
-        return _from_environment(environ, namespace)
+        url = _url_of(environ)
     if isinstance(url, Store):
         return _bound(url, namespace)
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url):
         raise StoreError(f"{url!r} names no store; give a URL such as sqlite:///runs.db, or a store")
     text = os.fspath(url)
     if not isinstance(url, str):
-        return _at_path(text, _chosen(namespace, None, environ))
+        return _at_path(text, chosen_namespace(namespace, None, environ))
     if is_server(text):
-        return _on_server(text, namespace, environ)
+        try:
+            from holdfast.stores.postgres.store import PostgresStore
+        except ImportError as error:
+            package = f"the package {error.name}: pip install 'holdfast[postgres]'"
+            raise StoreError(f"PostgreSQL stores need {package}") from error
+        if namespace is None and namespace_in(text) is None:
+            namespace = wanted_namespace(environ)
+        return PostgresStore(text, namespace=namespace)
     place, of_url = split_namespace(text)
-    chosen = _chosen(namespace, of_url, environ)
+    chosen = chosen_namespace(namespace, of_url, environ)
     match = _URL.fullmatch(place)
     return _at_url(match[1].lower(), match[2], text, chosen) if match else _at_path(place, chosen)
 
 
-def _chosen(given: str | None, of_url: str | None, environ: Mapping[str, str]) -> str:
-    """The namespace to open; a URL that names another than the one that is wanted is refused."""
-    if given is not None and of_url not in (None, check_namespace(given)):
-        raise StoreError(f"the URL names the namespace {of_url!r}, and {given!r} is wanted; give one of them")
-    return given or of_url or wanted_namespace(environ)
-
-
-def _from_environment(environ: Mapping[str, str], namespace: str | None) -> Store:
-    if url := environ.get("HOLDFAST_STORE"):
-        return open_store(url, namespace=namespace, environ=environ)
+def _url_of(environ: Mapping[str, str]) -> str:
+    """Return the URL or the name of the store that the environment names."""
     backend = environ.get("WORKFLOW_CHECKPOINT_BACKEND", "").strip().lower()
-    dsn = environ.get("WORKFLOW_CHECKPOINT_DSN", "")
-    if not backend and dsn:
-        return open_store(dsn, namespace=namespace, environ=environ)
-    if not backend or backend == "memory":
-        return get_store("memory", namespace=_chosen(namespace, None, environ))
-    if backend in ("postgres", "postgresql"):
-        if not is_server(dsn):
-            raise StoreError(
-                f"WORKFLOW_CHECKPOINT_BACKEND={backend} needs postgresql://USER@HOST/DATABASE in "
-                "WORKFLOW_CHECKPOINT_DSN"
-            )
-        return open_store(dsn, namespace=namespace, environ=environ)
+    dsn, wanted = environ.get("WORKFLOW_CHECKPOINT_DSN", ""), f"WORKFLOW_CHECKPOINT_BACKEND={backend}"
+    match = _URL.fullmatch(dsn)
+    if url := environ.get("HOLDFAST_STORE"):
+        return url
+    if backend == "memory" or not (backend or dsn):
+        return "memory"
+    if backend in ("", "postgres", "postgresql"):
+        if backend and not is_server(dsn):
+            raise StoreError(f"{wanted} needs postgresql://USER@HOST/DATABASE in WORKFLOW_CHECKPOINT_DSN")
+        return dsn
     if backend not in _SCHEMES:
         hint = _hint(backend, _SCHEMES)
         raise StoreError(f"unknown checkpoint store: {backend} (from WORKFLOW_CHECKPOINT_BACKEND){hint}")
     if not dsn:
-        raise StoreError(f"WORKFLOW_CHECKPOINT_BACKEND={backend} needs a path in WORKFLOW_CHECKPOINT_DSN")
-    match = _URL.fullmatch(dsn)
+        raise StoreError(f"{wanted} needs a path in WORKFLOW_CHECKPOINT_DSN")
     if match and match[1].lower() != backend:
-        raise StoreError(
-            f"WORKFLOW_CHECKPOINT_BACKEND={backend} does not fit WORKFLOW_CHECKPOINT_DSN={shown_url(dsn)}"
-        )
-    url = dsn if match else f"{backend}:{'///' if backend == 'sqlite' else ''}{dsn}"
-    return open_store(url, namespace=namespace, environ=environ)
+        raise StoreError(f"{wanted} does not fit WORKFLOW_CHECKPOINT_DSN={shown_url(dsn)}")
+    return dsn if match else f"{backend}:{'///' if backend == 'sqlite' else ''}{dsn}"
 
 
 def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
@@ -173,14 +160,10 @@ def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
         )
     if scheme == "memory":
         return MemoryStore(namespace=namespace)
-    if scheme == "sqlite":
-        path = re.sub("^/{2,3}", "", rest, count=1)
-    else:
-        path = re.sub("^/+", "/", rest.removeprefix("//"))
+    is_sqlite = scheme == "sqlite"
+    path = re.sub("^/{2,3}", "", rest, count=1) if is_sqlite else re.sub("^/+", "/", rest.removeprefix("//"))
     if path in ("", "/"):
-        raise StoreError(
-            f"{text!r} names no path; write {scheme}:{'////' if scheme == 'sqlite' else '///'}PATH"
-        )
+        raise StoreError(f"{text!r} names no path; write {scheme}:{'////' if is_sqlite else '///'}PATH")
     return _open(scheme, path, namespace)
 
 
@@ -188,8 +171,11 @@ def _at_path(text: str, namespace: str) -> Store:
     path = _expanded(text)
     if text in _named:
         return get_store(text, namespace=namespace)
-    if _is_folder(path):
-        return _open("file", text, namespace)
+    try:
+        if path.is_dir():
+            return _open("file", text, namespace)
+    except OSError as error:
+        raise StoreError(f"cannot open {str(path)!r:.300}: {error.strerror}; choose another path") from None
     if path.suffix.lower() in SQLITE_SUFFIXES:
         return _open("sqlite", text, namespace)
     if "/" not in text and os.sep not in text and "." not in text:
@@ -209,13 +195,6 @@ def _expanded(text: str) -> Path:
         raise StoreError(f"{text!r} begins with the home of nobody known here; write out the path") from None
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError as error:
-        raise StoreError(f"cannot open {str(path)!r:.300}: {error.strerror}; choose another path") from None
-
-
 def _open(scheme: str, path: str, namespace: str) -> Store:
     _expanded(path)
     if scheme == "sqlite":
@@ -231,19 +210,7 @@ def _open(scheme: str, path: str, namespace: str) -> Store:
     return FileStore(path, namespace=namespace)
 
 
-def _on_server(url: str, namespace: str | None, environ: Mapping[str, str]) -> Store:
-    try:
-        from holdfast.stores.postgres.store import PostgresStore
-    except ImportError as error:
-        raise StoreError(
-            f"PostgreSQL stores need the package {error.name}: pip install 'holdfast[postgres]'"
-        ) from error
-    if namespace is None and namespace_in(url) is None:
-        namespace = wanted_namespace(environ)
-    return PostgresStore(url, namespace=namespace)
-
-
-def _hint(name: str, known: Mapping[str, object] | tuple[str, ...], suffix: str = "") -> str:
+def _hint(name: str, known: Collection[str], suffix: str = "") -> str:
     close = closest(name, known)
     question = f"; did you mean {close}{suffix}?" if close else ""
     return f"{question} (known: {', '.join(f'{each}{suffix}' for each in sorted(known))})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, cast, runtime_checkable
 
 from holdfast import clock
@@ -63,6 +63,10 @@ class RunInfo:
     """The key of the run that it was forked from, if it was."""
     origin: str = ""
     """The provenance of a run from outside, and who confirmed it; see `journal.provenance`."""
+
+
+FACTS = tuple(field.name for field in fields(RunInfo))
+"""The columns of a run's facts, its id and its key first."""
 
 
 class Append(NamedTuple):
@@ -144,20 +148,30 @@ class Readable(Protocol):
 
     url: str
 
-    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]: ...
+    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        """Return the entries with `after < seq <= upto`, in order; none for an unknown run.
+
+        Large journals are read page by page; pruning one meanwhile may raise a `StoreError`.
+        """
+
     def checkpoints(
         self, run: str, before: int | None = None, limit: int | None = None
-    ) -> list[StoredCheckpoint]: ...
-    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None: ...
-    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]: ...
-    def inbox(self, run: str, after: int = 0) -> list[Message]: ...
+    ) -> list[StoredCheckpoint]:
+        """Return the run's checkpoints, newest first, with `seq < before`, at most `limit`."""
+
+    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
+        """Return the newest snapshot with `seq <= upto`."""
+
+    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
+        """Return the runs that match every filter given, latest `updated_at` first, then by run id."""
+
+    def inbox(self, run: str, after: int = 0) -> list[Message]:
+        """Return the messages with `number > after`, in order."""
 
 
 @runtime_checkable
-class Store(Protocol):
+class Store(Readable, Protocol):
     """A place for journals. Every method may be called from any thread; errors are `StoreError`s."""
-
-    url: str
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         """Write all `appends` in one transaction and one sync; return one answer per append, in order.
@@ -167,28 +181,6 @@ class Store(Protocol):
         appends may follow each other on one run. Raises `StoreError`, with nothing of any append written, if the
         medium refuses or an append is malformed.
         """
-        ...
-
-    def read(self, run: str, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
-        """Return the entries with `after < seq <= upto`, in order; none for an unknown run.
-
-        Large journals are read page by page; pruning one meanwhile may raise a `StoreError`.
-        """
-        ...
-
-    def checkpoints(
-        self, run: str, before: int | None = None, limit: int | None = None
-    ) -> list[StoredCheckpoint]:
-        """Return the run's checkpoints, newest first, with `seq < before`, at most `limit`."""
-        ...
-
-    def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
-        """Return the newest snapshot with `seq <= upto`."""
-        ...
-
-    def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
-        """Return the runs that match every filter given, latest `updated_at` first, then by run id."""
-        ...
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
         """Keep `horizon`, drop every entry and snapshot before its seq; return how many entries were dropped.
@@ -198,11 +190,9 @@ class Store(Protocol):
         `forks` is given and the run is the parent of runs with other keys. A concurrent fork is either created
         before, and seen here, or after, and sees what is gone.
         """
-        ...
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         """Remove a run and all that belongs to it; `False` if there is none, or, as in `prune`, other `forks`."""
-        ...
 
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
         """Put a message into the run's inbox, durably; return its number (1, 2, 3 …).
@@ -210,15 +200,9 @@ class Store(Protocol):
         With `number`, raises `Conflict` unless that is the next number; its `head` is the last number. Raises
         `StoreError` if there is no such run.
         """
-        ...
-
-    def inbox(self, run: str, after: int = 0) -> list[Message]:
-        """Return the messages with `number > after`, in order."""
-        ...
 
     def close(self) -> None:
         """Release every resource. Closing twice is harmless; other calls then raise `StoreError`."""
-        ...
 
 
 @runtime_checkable
@@ -227,11 +211,9 @@ class Leases(Protocol):
 
     def lease(self) -> str:
         """Return the name of this process's lease, which is renewed from now until the store is closed."""
-        ...
 
     def is_live(self, lease: str) -> bool:
         """Return whether a lease was renewed in time."""
-        ...
 
     def lapses(self) -> int:
         """Return a number that changes whenever this process's lease, by its own clock, was not renewed in time.
@@ -239,7 +221,6 @@ class Leases(Protocol):
         While that lasts each call returns another number, since any worker may take over at any time; it changes
         once more afterwards. Called before every step, so it costs nothing.
         """
-        ...
 
 
 def leases_of(store: Store) -> Leases | None:
@@ -265,7 +246,6 @@ class Watched(Protocol):
 
     def changed(self, run: str, timeout: float) -> bool:
         """Wait until something of a run may have changed, its journal or its inbox; `False` after `timeout`."""
-        ...
 
 
 @runtime_checkable
@@ -274,11 +254,47 @@ class Overview(Protocol):
 
     def newest_checkpoints(self, runs: Sequence[str]) -> dict[str, StoredCheckpoint]:
         """Return the newest checkpoint of each of these runs that has one."""
-        ...
 
     def inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
         """Return `Store.inbox` for each of these runs; runs without such messages are left out."""
-        ...
+
+
+class RunSize(NamedTuple):
+    """How much one run holds; sizes are those of the bodies, in bytes."""
+
+    run: str
+    entries: int = 0
+    checkpoints: int = 0
+    entry_bytes: int = 0
+    snapshots: int = 0
+    snapshot_bytes: int = 0
+    messages: int = 0
+    message_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Return the sum of all sizes, in bytes."""
+        return self.entry_bytes + self.snapshot_bytes + self.message_bytes
+
+
+class Footprint(NamedTuple):
+    """The kind of a store and its place; the version of its schema, if it has one, and its size on disk."""
+
+    kind: str
+    place: str
+    schema: int | None = None
+    disk_bytes: int | None = None
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A store that can tell how much it holds."""
+
+    def footprint(self) -> Footprint:
+        """Return the store as a whole."""
+
+    def sizes(self) -> Iterable[RunSize]:
+        """Return how much each run of the store's namespace holds, without reading any body."""
 
 
 def newest_checkpoints(store: Store, runs: Sequence[str]) -> dict[str, StoredCheckpoint]:
@@ -427,7 +443,14 @@ def check(append: Append) -> None:
         if entry.seq != head:
             raise StoreError(f"run {append.run!r}: entry {entry.seq} given where {head} is next")
     if append.after == 0:
-        _check_creation(append)
+        if append.info is None or not append.entries:
+            raise StoreError(f"run {append.run!r}: creating it needs its facts and an entry")
+        try:
+            is_valid = bool(append.run.encode())
+        except UnicodeEncodeError:
+            is_valid = False
+        if not is_valid:
+            raise StoreError(f"{append.run!r} cannot be a run id; use text that is not empty")
     if append.info is not None and append.info.run != append.run:
         raise StoreError(f"run {append.run!r}: the facts given are those of {append.info.run!r}")
     for snapshot in append.snapshots:
@@ -439,17 +462,6 @@ def pruned_before(append: Append) -> int:
     """Return how many entries a run that is created lacks at its beginning: they were pruned elsewhere."""
     first = append.entries[0].seq if append.entries else 1
     return first - 1 if any(snapshot.seq == first for snapshot in append.snapshots) else 0
-
-
-def _check_creation(append: Append) -> None:
-    if append.info is None or not append.entries:
-        raise StoreError(f"run {append.run!r}: creating it needs its facts and an entry")
-    try:
-        valid = bool(append.run.encode())
-    except UnicodeEncodeError:
-        valid = False
-    if not valid:
-        raise StoreError(f"{append.run!r} cannot be a run id; use text that is not empty")
 
 
 PAGE_ENTRIES, PAGE_BYTES = 1000, 4 << 20

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from holdfast import clock
 from holdfast.errors import StoreError
@@ -17,9 +17,11 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
+    Footprint,
     Message,
     RunFilter,
     RunInfo,
+    RunSize,
     Snapshot,
     StoredCheckpoint,
     check,
@@ -30,11 +32,7 @@ from holdfast.stores.base import (
     select,
 )
 from holdfast.stores.namespaces import check_namespace, own_url
-from holdfast.threads import locked
-
-if TYPE_CHECKING:  # Few ask how much a store holds, or whether it is damaged.
-    from holdfast.stores.integrity import Inspector
-    from holdfast.stores.maintenance import Footprint, RunSize
+from holdfast.threads import synchronized
 
 
 @dataclass(slots=True)
@@ -48,6 +46,24 @@ class _Run:
     @property
     def head(self) -> int:
         return self.first + len(self.entries) - 1
+
+    @property
+    def size(self) -> RunSize:
+        sizes = [
+            sum(len(each.body) for each in part)
+            for part in (self.entries, self.snapshots.values(), self.inbox)
+        ]
+        marks = sum(entry.mark is not None for entry in self.entries)
+        counts = (
+            len(self.entries),
+            marks,
+            sizes[0],
+            len(self.snapshots),
+            sizes[1],
+            len(self.inbox),
+            sizes[2],
+        )
+        return RunSize(self.info.run, *counts)
 
     def between(self, after: int, upto: int | None) -> list[Entry]:
         """Return the entries with `after < seq <= upto`."""
@@ -64,12 +80,10 @@ class MemoryStore(BaseStore):
         self._runs: dict[str, _Run] = {}
         self._keys: dict[bytes, str] = {}
 
+    @synchronized
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         for append in appends:
             check(append)
-        with self._lock: return self._commit(appends)  # fmt: skip  # noqa: E701
-
-    def _commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         self._check_open()
         return [self._apply(append) for append in appends]
 
@@ -97,10 +111,8 @@ class MemoryStore(BaseStore):
         self._check_open()
         return select([stored.info for stored in self._all()], **wanted)
 
+    @synchronized
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
-        return locked(self._lock, self._prune, run, horizon, forks)
-
-    def _prune(self, run: str, horizon: Snapshot, forks: Collection[bytes] | None) -> int:
         found = self._find(run)
         if found is None or not found.first <= horizon.seq <= found.head or self._is_parent(found, forks):
             return 0
@@ -113,10 +125,8 @@ class MemoryStore(BaseStore):
         )
         return horizon.seq - found.first
 
+    @synchronized
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
-        return locked(self._lock, self._delete, run, forks)
-
-    def _delete(self, run: str, forks: Collection[bytes] | None) -> bool:
         found = self._find(run)
         if found is None or self._is_parent(found, forks):
             return False
@@ -124,10 +134,8 @@ class MemoryStore(BaseStore):
         self._keys.pop(found.info.key, None)
         return True
 
+    @synchronized
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
-        return locked(self._lock, self._post, run, body, number)
-
-    def _post(self, run: str, body: bytes, number: int | None) -> int:
         found = self._find(run)
         if found is None:
             raise no_inbox(run)
@@ -142,22 +150,12 @@ class MemoryStore(BaseStore):
 
     def footprint(self) -> Footprint:
         """Return what kind of store this is."""
-        from holdfast.stores.maintenance import Footprint
-
         return Footprint("memory", "this process")
 
     def sizes(self) -> list[RunSize]:
         """Return how much each run holds."""
-        from holdfast.stores.maintenance import size_of
-
         self._check_open()
-        return [size_of(run.info.run, run.entries, run.snapshots.values(), run.inbox) for run in self._all()]
-
-    def inspector(self) -> Inspector:
-        """Return the inspector of this store."""
-        from holdfast.stores.integrity import MemoryInspector
-
-        return MemoryInspector(self)
+        return [run.size for run in self._all()]
 
     def close(self) -> None:
         self._closed, self._runs = True, {}

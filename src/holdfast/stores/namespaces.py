@@ -87,6 +87,13 @@ def wanted_namespace(environ: Mapping[str, str] = os.environ) -> str:
     return check_namespace(name) if name else DEFAULT_NAMESPACE
 
 
+def chosen_namespace(given: str | None, of_url: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the namespace to open; raise `StoreError` if a URL names another than the one that is given."""
+    if given is not None and of_url not in (None, check_namespace(given)):
+        raise StoreError(f"the URL names the namespace {of_url!r}, and {given!r} is wanted; give one of them")
+    return check_namespace(of_url) if of_url is not None else given or wanted_namespace(environ)
+
+
 def own_url(place: str, namespace: str) -> str:
     """Return a store's URL, which opens the same namespace again whatever the environment says."""
     by_default = os.environ.get(VARIABLE) or DEFAULT_NAMESPACE

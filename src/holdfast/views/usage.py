@@ -11,7 +11,7 @@ from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Spending
 from holdfast.stores.base import RunInfo
-from holdfast.stores.integrity import repaired_as
+from holdfast.stores.inspection import repaired_as
 from holdfast.values import RunStatus
 from holdfast.views.charges import Charge, Portion, Row, row_of, rows, total
 from holdfast.views.plain import View, ViewCodec, when

@@ -38,9 +38,8 @@ from holdfast.engine.settings import Retention
 from holdfast.errors import HoldfastError
 from holdfast.journal.copying import delete_run, prune_run
 from holdfast.journal.journal import Journal
-from holdfast.stores.base import RunInfo, Store
+from holdfast.stores.base import Measured, RunInfo, Store
 from holdfast.stores.files.store import FileStore
-from holdfast.stores.maintenance import Measured
 from holdfast.stores.memory import MemoryStore
 from tests.cli.in_process import asks, boom
 from tests.graphs import Log, chain, says

@@ -12,7 +12,7 @@ from holdfast.integrity import check_store
 from holdfast.journal.journal import Journal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import RunInfo, Store
-from holdfast.stores.integrity import inspecting
+from holdfast.stores.inspection import inspecting
 from tests.invariants import ACKNOWLEDGED, CORRUPTION, PRUNING, STORED, Line, Violation
 from tests.proof.places import url_in
 from tests.proof.power.disk import Image

@@ -49,7 +49,7 @@ from holdfast.integrity.report import StoreReport
 from holdfast.journal.sealing import Seal
 from holdfast.stores import open_store
 from holdfast.stores.base import SCHEMA_VERSION
-from holdfast.stores.maintenance import schema_version, usage_of
+from holdfast.stores.inspection import schema_version, usage_of
 from holdfast.values import RunStatus
 from holdfast.views.plain import iso, when
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from holdfast.integrity.report import RunReport, StoreRepair
     from holdfast.stores.base import Store
-    from holdfast.stores.maintenance import Usage
+    from holdfast.stores.inspection import Usage
 
 _LONGEST = 1000
 

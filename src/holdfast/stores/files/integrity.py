@@ -15,7 +15,7 @@ from holdfast.stores.files import frames
 from holdfast.stores.files.disk import explained, lock_file, open_file, reading, write_whole
 from holdfast.stores.files.frames import Frame
 from holdfast.stores.files.run_folder import INDEX, RunFolder, folder_name, is_folder_name
-from holdfast.stores.integrity import Found, Inspector, Keep, Listing, Observed, changed_meanwhile
+from holdfast.stores.inspection import Found, Inspector, Keep, Listing, Observed, changed_meanwhile
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:

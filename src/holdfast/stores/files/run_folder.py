@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from holdfast.errors import CorruptJournal, HoldfastError
-from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot, pruned_before
+from holdfast.stores.base import Append, Conflict, Entry, RunInfo, RunSize, Snapshot, pruned_before
 from holdfast.stores.files import frames
 from holdfast.stores.files.disk import (
     lock_file,
@@ -33,7 +33,6 @@ from holdfast.stores.files.disk import (
     write_whole,
 )
 from holdfast.stores.files.frames import Frame
-from holdfast.stores.maintenance import RunSize
 
 INDEX = "index"
 """The file with what was last seen of a long journal, so that a reopened store need not read it all."""

@@ -28,9 +28,11 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
+    Footprint,
     Message,
     RunFilter,
     RunInfo,
+    RunSize,
     Snapshot,
     StoredCheckpoint,
     check,
@@ -53,12 +55,11 @@ from holdfast.stores.files.run_folder import (
     open_folder,
     remove_folder,
 )
-from holdfast.stores.maintenance import Footprint, RunSize
 from holdfast.stores.namespaces import check_namespace, folder_of, own_url
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.stores.integrity import Inspector
+    from holdfast.stores.inspection import Inspector
 
 logger = logging.getLogger("holdfast")
 

@@ -1,23 +1,176 @@
-"""Connections to PostgreSQL: opening them, sharing them, and retrying when the server went away."""
+"""Connections to PostgreSQL: addresses without their passwords, opening, sharing, and retrying for a lost server."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import logging
+import os
 import random
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, unquote
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from holdfast.errors import CorruptJournal, Remedy, StoreError
-from holdfast.stores.postgres.address import Address
+from holdfast.errors import CorruptJournal, Remedy, StoreError, closest
+from holdfast.stores.base import DEFAULT_NAMESPACE
+from holdfast.stores.namespaces import chosen_namespace, in_namespace, is_cut_short, wanted_namespace
+
+PASSWORD_VARIABLE, PASSWORD_FILE_VARIABLE = "HOLDFAST_STORE_PASSWORD", "HOLDFAST_STORE_PASSWORD_FILE"
+DEFAULT_SCHEMA = "holdfast"
+LONGEST_SCHEMA = 50
+"""In bytes: the names of notification channels are built from it, and those have at most 63."""
+
+Given = Sequence[tuple[str, str]]
+
+_URL = re.compile(r"(postgres(?:ql)?)://([^?]*)(?:\?(.*))?", re.DOTALL | re.IGNORECASE)
+OWN_PARAMETERS = ("schema", "namespace", "lease", "timeout")
+_SECRET = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+_DEFAULTS: Mapping[str, str] = {
+    "fallback_application_name": "holdfast",
+    "connect_timeout": "10",
+    # A server that vanished without a word is noticed within half a minute.
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+_secrets: dict[str, Mapping[str, str]] = {}
+"""The secrets of the URLs that this process has seen, by the URLs as they are shown, without our parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A database, a schema in it, and a namespace. `url` may be shown; `parameters` are for libpq alone."""
+
+    url: str
+    schema: str
+    namespace: str
+    lease: float
+    timeout: float
+    parameters: Mapping[str, str] = field(repr=False)
+
+
+def read_address(url: str, namespace: str | None = None) -> Address:
+    """Return the address of `postgresql://…?schema=…&namespace=…&lease=…&timeout=…`.
+
+    Other parameters go to libpq as they are. `Address.url` has no password: it opens the same store again in
+    this process, which remembers the password, and elsewhere with `PGPASSWORD` or a password file.
+    """
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise StoreError("a PostgreSQL store is named by postgresql://USER@HOST:PORT/DATABASE?PARAMETERS")
+    if is_cut_short(match[2], match[3] or ""):
+        raise StoreError("a ? in the password of a PostgreSQL URL ends it; write special characters as %XX")
+    pairs = [part.partition("=") for part in (match[3] or "").split("&") if part]
+    base, given = f"postgresql://{match[2]}", [(unquote(key), unquote(value)) for key, _, value in pairs]
+    for key, _ in given:
+        if key not in OWN_PARAMETERS and key not in _known_to_libpq():
+            close = closest(key, [*OWN_PARAMETERS, *_known_to_libpq()])
+            question = f"; did you mean {close}?" if close else ""
+            raise StoreError(
+                f"a PostgreSQL URL has no parameter {key!r:.80}{question} (ours: {', '.join(OWN_PARAMETERS)}; "
+                "all others are those of libpq)"
+            )
+    own = {key: value for key, value in given if key in OWN_PARAMETERS}
+    name = chosen_namespace(namespace, own.get("namespace"))
+    shown = _shown(base, [(key, value) for key, value in given if key != "namespace"])
+    if name != DEFAULT_NAMESPACE or wanted_namespace() != DEFAULT_NAMESPACE:
+        shown = in_namespace(shown, name)
+    schema = own.get("schema", DEFAULT_SCHEMA)
+    size = len(schema.encode("utf-8", "surrogatepass"))
+    if not schema or size > LONGEST_SCHEMA or "\0" in schema or schema.lower().startswith("pg_"):
+        raise StoreError(
+            f"{shown}: {schema!r} cannot be the schema; use a name of at most {LONGEST_SCHEMA} bytes "
+            "that does not begin with pg_"
+        )
+    return Address(
+        shown,
+        schema,
+        name,
+        _seconds("lease", own.get("lease", "15"), 0.1, shown),
+        _seconds("timeout", own.get("timeout", "60"), 0.0, shown),
+        MappingProxyType(_parameters(base, given, shown)),
+    )
+
+
+@functools.cache
+def _known_to_libpq() -> frozenset[str]:
+    """Return the parameters of a URL that libpq takes; `ssl` it takes in URLs only."""
+    return frozenset((*(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()), "ssl"))
+
+
+def _shown(base: str, given: Given) -> str:
+    place = base.removeprefix("postgresql://")
+    user, at, host = place.rpartition("@")
+    name = user.partition(":")[0]
+    query = "&".join(f"{key}={quote(value, safe='/,:')}" for key, value in given if key not in _SECRET)
+    return f"postgresql://{name}{at if name else ''}{host}{'?' if query else ''}{query}"
+
+
+def _parameters(base: str, given: Given, shown: str) -> dict[str, str]:
+    """Return the parameters for libpq, secrets included."""
+    query = "&".join(
+        f"{quote(key)}={quote(value, safe='')}" for key, value in given if key not in OWN_PARAMETERS
+    )
+    found: dict[str, Any] | None = None
+    with suppress(psycopg.Error):
+        # A slash in a password would be taken for the end of the host, and what follows for the database.
+        if "@" not in base.removeprefix("postgresql://").partition("/")[2]:
+            found = conninfo_to_dict(f"{base}?{query}")
+    if found is None or not re.fullmatch("[0-9,]*", found.get("port") or ""):
+        raise StoreError(
+            f"{shown} is not a URL that PostgreSQL understands; write special characters in names and passwords "
+            "as %XX"
+        )
+    plain = {key: str(value) for key, value in found.items() if value not in (None, "")}
+    secret = {key: value for key, value in plain.items() if key in _SECRET}
+    database = _shown(base, [(key, value) for key, value in given if key not in OWN_PARAMETERS])
+    if secret:
+        _secrets[database] = secret
+    known = {**_password(os.environ), **plain, **_secrets.get(database, {})}
+    return {**_DEFAULTS, **known, "client_encoding": "utf8"}
+
+
+def _password(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the password of the environment, or of the file that it names; else libpq looks for one."""
+    if password := environ.get(PASSWORD_VARIABLE):
+        return {"password": password}
+    file = environ.get(PASSWORD_FILE_VARIABLE)
+    if not file:
+        return {}
+    try:
+        return {"password": Path(file).read_text("utf-8").rstrip("\r\n")}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise StoreError(
+            f"{PASSWORD_FILE_VARIABLE} names {file}, which cannot be read: {reason}; name a file with the password"
+        ) from None
+
+
+def _seconds(name: str, text: str, least: float, shown: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value < 1e9:
+        raise StoreError(f"{shown}: {name}={text} is not a number of seconds, at least {least:g}")
+    return value
+
 
 REFUSALS = (
     "authentication failed",
@@ -72,7 +225,7 @@ def judge(error: psycopg.Error) -> Verdict:
 
 def explain(error: Exception, url: str, waited: float = 0.0) -> StoreError:
     """Return a `StoreError` that says what went wrong with the store at `url`, and the remedy."""
-    said = _one_line(error)
+    said = " ".join(str(error).split())
     match error:
         case UnicodeError():
             return StoreError(f"{url}: a text cannot be stored ({said}); use text without lone surrogates")
@@ -102,22 +255,18 @@ def explain(error: Exception, url: str, waited: float = 0.0) -> StoreError:
             "start the server or check the address, then resume"
         )
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
-        return StoreError(f"cannot connect to {url}: {said}; {_remedy(said)}")
+        remedies = (remedy for words, remedy in _REMEDIES.items() if all(word in said for word in words))
+        return StoreError(f"cannot connect to {url}: {said}; {next(remedies)}")
     return StoreError(f"{url}: {said}")
 
 
-def _remedy(said: str) -> str:
-    if "password" in said:
-        return "set PGPASSWORD, or put the password into a password file (~/.pgpass)"
-    if "database" in said and "does not exist" in said:
-        return "create it (createdb), or name another"
-    if "role" in said and "does not exist" in said:
-        return "create the role, or name another user"
-    return "check the address and what the server allows (pg_hba.conf)"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+_REMEDIES: Mapping[tuple[str, ...], str] = {
+    ("password",): "set PGPASSWORD, or put the password into a password file (~/.pgpass)",
+    ("database", "does not exist"): "create it (createdb), or name another",
+    ("role", "does not exist"): "create the role, or name another user",
+    (): "check the address and what the server allows (pg_hba.conf)",
+}
+"""The remedies for what a server said when it refused a connection: the first whose words are all there."""
 
 
 logger = logging.getLogger("holdfast")

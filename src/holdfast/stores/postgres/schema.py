@@ -15,8 +15,16 @@ from psycopg import errors
 
 from holdfast.errors import Remedy, StoreError
 from holdfast.stores.base import SCHEMA_VERSION, other_version
-from holdfast.stores.postgres.address import OWN_PARAMETERS, Address, read_address
-from holdfast.stores.postgres.connection import Connection, Connections, Server, literal, quoted
+from holdfast.stores.postgres.connection import (
+    OWN_PARAMETERS,
+    Address,
+    Connection,
+    Connections,
+    Server,
+    literal,
+    quoted,
+    read_address,
+)
 
 OLDEST_SERVER = 15
 """The oldest PostgreSQL whose views respect the rights of the role that reads them."""

@@ -7,14 +7,16 @@ import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from functools import partial
+from typing import Any, Unpack
 
 import psycopg
 from psycopg.types.numeric import Int8
 
 from holdfast.errors import CorruptJournal
 from holdfast.stores.base import (
+    FACTS,
+    LAST_SEQ,
     PAGE_BYTES,
     PAGE_ENTRIES,
     SCHEMA_VERSION,
@@ -22,9 +24,11 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
+    Footprint,
     Message,
     RunFilter,
     RunInfo,
+    RunSize,
     Snapshot,
     StoredCheckpoint,
     check,
@@ -32,16 +36,20 @@ from holdfast.stores.base import (
     no_inbox,
     within,
 )
-from holdfast.stores.maintenance import Footprint, RunSize
+from holdfast.stores.inspection import Inspector, Observed, TableInspector, changed_meanwhile, plain_json
+from holdfast.stores.postgres.background import Announcer, LeaseKeeper, Watch, topic_of
 from holdfast.stores.postgres.connection import Connection, Connections, Server, explain
-from holdfast.stores.postgres.leases import LeaseKeeper
-from holdfast.stores.postgres.notifications import Announcer, Look, Topics, Watch
 from holdfast.stores.postgres.schema import opening_timeout, prepare, server_at
-from holdfast.stores.postgres.writing import FACTS, WriteConnection, from_column, to_column
+from holdfast.stores.postgres.writing import (
+    LOCK,
+    REPLACE_FACTS,
+    WriteConnection,
+    facts_of,
+    from_column,
+    read_facts,
+    to_column,
+)
 from holdfast.values import RunStatus
-
-if TYPE_CHECKING:
-    from holdfast.stores.integrity import Inspector
 
 Row = tuple[Any, ...]
 _LATEST = "ORDER BY updated_at DESC, run LIMIT %(limit)s"
@@ -102,21 +110,6 @@ _DISK = (
 )
 
 
-def read_facts(row: Row) -> RunInfo:
-    """Return the facts of a row with the columns `FACTS`."""
-    facts = RunInfo(*row)
-    return replace(
-        facts,
-        run=from_column(facts.run),
-        workflow=from_column(facts.workflow),
-        status=from_column(facts.status),
-        owner=from_column(facts.owner),
-        tags=tuple(from_column(tag) for tag in facts.tags),
-        queue=from_column(facts.queue),
-        origin=from_column(facts.origin),
-    )
-
-
 class PostgresStore(BaseStore):
     """A store in a schema of a PostgreSQL database, of which it sees one namespace.
 
@@ -147,8 +140,7 @@ class PostgresStore(BaseStore):
         except BaseException:
             self._close()
             raise
-        self._topics = Topics(self.namespace, key)
-        self._watch.queues = self._topics.of()
+        self._topic = self._watch.topic = partial(topic_of, self.namespace, key)
         _stores.add(self)
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
@@ -225,13 +217,13 @@ class PostgresStore(BaseStore):
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
         is_gone = self._writing.write(lambda writer: writer.delete(run, forks))
-        topic = self._topics.of(run)
+        topic = self._topic(run)
         self._watch.heard([topic])
         self._announcer.tell([topic], urgent=True)
         return is_gone
 
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
-        token, topic = uuid.uuid4(), self._topics.of(run)
+        token, topic = uuid.uuid4(), self._topic(run)
         notice = (self._watch.run_channel, topic)
         posted = self._writing.write(lambda writer: writer.post(run, body, number, token, notice))
         if posted is None:
@@ -247,8 +239,7 @@ class PostgresStore(BaseStore):
     def inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
         """Return `inbox` for each of these runs, in one round trip."""
         self._server.check_open()
-        looks = [Look(run, self._topics.of(run), number) for run, number in after.items()]
-        return self._watch.look(looks, self._read_inboxes)
+        return self._watch.look(after, self._read_inboxes)
 
     def _read_inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
         runs, seen = [to_column(run) for run in after], [*map(Int8, after.values())]
@@ -275,7 +266,7 @@ class PostgresStore(BaseStore):
         The first call returns at once: read first, then wait.
         """
         self._server.check_open()
-        return self._watch.wait(self._topics.of(run), timeout)
+        return self._watch.wait(run, timeout)
 
     def listen_queue(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback`, in a thread of the store, whenever a run may have been queued; return how to stop."""
@@ -293,8 +284,6 @@ class PostgresStore(BaseStore):
 
     def inspector(self) -> Inspector:
         """Return an inspector, which reads the tables whatever is wrong with what they hold."""
-        from holdfast.stores.postgres.integrity import PostgresInspector
-
         return PostgresInspector(self)
 
     @contextmanager
@@ -318,16 +307,13 @@ class PostgresStore(BaseStore):
 
     def _announce(self, appends: Sequence[Append]) -> None:
         """Notify others of what was written."""
-        topics = [self._topics.of(append.run) for append in appends]
+        topics = [self._topic(append.run) for append in appends]
         infos = [append.info for append in appends if append.info is not None]
         is_queued = any(
             info.queue and (info.status == RunStatus.QUEUED or info.due_at is not None) for info in infos
         )
         self._watch.heard(topics)
-        self._announcer.tell(topics, [self._watch.queues] if is_queued else [], urgent=bool(infos))
-
-    def _after_fork(self) -> None:
-        self._parts.reset()
+        self._announcer.tell(topics, [self._topic()] if is_queued else [], urgent=bool(infos))
 
 
 class _Parts:
@@ -344,19 +330,105 @@ class _Parts:
 
     def close(self) -> None:
         """Send the last notifications, then end every thread and close every connection."""
-        self.announcer.close()
-        self.server.close()
-        self.leases.close()
-        self.watch.close()
-        self.writing.close()
-        self.connections.close()
+        parts = (self.announcer, self.server, self.leases, self.watch, self.writing, self.connections)
+        for part in parts:
+            part.close()
         self.server.leave()
 
     def reset(self) -> None:
         """Reset in a forked child, and leave alone what belongs to the parent."""
-        self.server.reset()
-        for part in (self.connections, self.writing, self.leases, self.watch, self.announcer):
+        parts = (self.server, self.connections, self.writing, self.leases, self.watch, self.announcer)
+        for part in parts:
             part.reset()
+
+
+_INVALID = (
+    "SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
+    "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s AND NOT (i.indisvalid AND i.indisready)"
+)
+_FAILURES = "SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()"
+_THE_RUN = "FROM run WHERE namespace = %s AND run = %s"
+_OBSERVE = (
+    "SELECT no, head, (SELECT min(seq) FROM entry WHERE run_no = no), (SELECT max(seq) FROM entry WHERE run_no = no), "
+    f"{', '.join(FACTS)} {_THE_RUN}"
+)
+
+
+class PostgresInspector(TableInspector):
+    """Reads the tables. Only a role that may see all rows can tell those of no run from those of other namespaces."""
+
+    TABLES = ("entry", "snapshot", "inbox")
+    STRAY = "FROM {table} WHERE NOT EXISTS (SELECT 1 FROM run WHERE no = run_no)"
+    store: PostgresStore
+
+    def problems(self) -> list[str]:
+        found = [
+            f"index {name} is not valid; REINDEX it" for (name,) in self.rows(_INVALID, self.store.schema)
+        ]
+        for (failures,) in self.rows(_FAILURES):
+            if failures:
+                found.append(
+                    f"the server has found {failures} damaged pages in this database (pg_stat_database)"
+                )
+        return [*found, *super().problems()]
+
+    def tables(self) -> Sequence[str]:
+        ((is_restricted,),) = self.rows("SELECT row_security_active('run')")
+        return () if is_restricted else self.TABLES
+
+    def observe(self, run: str) -> Observed | None:
+        with self.store.transaction() as connection:
+            return self._observe(connection, run)
+
+    def _observe(self, connection: Connection, run: str) -> Observed | None:
+        row = connection.execute(_OBSERVE.encode(), self._of(run)).fetchone()
+        if row is None:
+            return None
+        info, raw = read_facts(row[4:]), plain_json(dict(zip(FACTS, row[4:], strict=True)))
+        return Observed(info, row[1], (row[:4], info), raw=raw)
+
+    def entries(self, run: str) -> Iterator[Entry]:
+        """Yield the entries, also those of a journal that has lost its end."""
+        after, more = 0, True
+        while more:
+            page, more, _ = self.store.page(run, after, LAST_SEQ)
+            yield from page
+            after = page[-1].seq if page else after
+
+    def drop_snapshot(self, run: str, number: int, raw: bytes) -> None:
+        of_run = f"run_no = (SELECT no {_THE_RUN})"
+        self.change(
+            f"DELETE FROM snapshot WHERE {of_run} AND seq = %s AND body = %s", *self._of(run), number, raw
+        )
+
+    def blank_message(self, run: str, number: int) -> None:
+        self.change(
+            "INSERT INTO inbox (run_no, number, at, body, token) "
+            f"SELECT no, %s, 0, '', gen_random_uuid() {_THE_RUN} "
+            "ON CONFLICT (run_no, number) DO UPDATE SET at = 0, body = ''",
+            number,
+            *self._of(run),
+        )
+
+    def put_facts(self, info: RunInfo, head: int, seen: Observed) -> None:
+        with self.store.transaction() as connection:
+            values = {**facts_of(info), "namespace": self.store.namespace, "head": head}
+            connection.execute(LOCK.encode(), values)
+            found = self._observe(connection, info.run)
+            if found is None or found.version != seen.version:
+                raise changed_meanwhile(info.run)
+            connection.execute(REPLACE_FACTS.encode(), values)
+
+    def _of(self, run: str) -> tuple[str, str]:
+        return self.store.namespace, to_column(run)
+
+    def rows(self, query: str, *values: Any) -> Iterator[Sequence[Any]]:
+        with self.store.transaction() as connection:
+            yield from connection.execute(query.encode(), values).fetchall()
+
+    def change(self, statement: str, *values: Any) -> None:
+        with self.store.transaction() as connection:
+            connection.execute(statement.encode(), values)
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
@@ -364,7 +436,7 @@ _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for store in list(_stores):
-        store._after_fork()
+        store._parts.reset()
 
 
 if hasattr(os, "register_at_fork"):

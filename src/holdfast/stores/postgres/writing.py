@@ -7,14 +7,13 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.types.numeric import Int8
 
-from holdfast.stores.base import Append, Conflict, Entry, RunInfo, Snapshot
+from holdfast.stores.base import FACTS, Append, Conflict, Entry, RunInfo, Snapshot
 from holdfast.stores.postgres.connection import Connection, Server, abandon
 from holdfast.threads import locked
 
@@ -38,9 +37,6 @@ def from_column(text: str) -> str:
 
 LARGE_BYTES, LARGE_ENTRIES = 32 << 20, 2000
 """No statement carries more entries than this, nor more bytes if it carries several."""
-
-FACTS = tuple(field.name for field in fields(RunInfo))
-"""The columns of a run's facts, its id and its key first."""
 
 Values = dict[str, Any]
 
@@ -82,7 +78,8 @@ _ENTRY = f"{_INSERT} run_no, {_GIVEN_ENTRY} FROM head ON CONFLICT DO NOTHING RET
 _ALONE = f"{_INSERT} entry.run_no, {_GIVEN_ENTRY} {_KEPT} ON CONFLICT DO NOTHING RETURNING 1"
 _ENTRIES = (
     f"{_INSERT} run_no, given.* FROM {{place}}, "
-    "unnest(%(seqs)b::int8[], %(ats)b::float8[], %(chains)b::bytea[], %(marks)b::bytea[], %(bodies)b::bytea[]) "
+    "unnest(%(all_seq)b::int8[], %(all_at)b::float8[], %(all_chain)b::bytea[], %(all_mark)b::bytea[], "
+    "%(all_body)b::bytea[]) "
     "AS given"
 )
 _CHANGES = ", ".join(f"{name} = {_GIVEN[name]}" for name in FACTS[2:])
@@ -96,7 +93,7 @@ _FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD}, {_UNHELD} FROM {{place}} WHERE no
 REPLACE_FACTS = f"UPDATE run SET {_CHANGES}, {_HEAD} WHERE {_THE_RUN}"
 _SNAPSHOTS = (
     "INSERT INTO snapshot (run_no, seq, at, chain, body) SELECT run_no, given.* FROM {place}, "
-    "unnest(%(kept_seqs)b::int8[], %(kept_ats)b::float8[], %(kept_chains)b::bytea[], %(kept_bodies)b::bytea[]) "
+    "unnest(%(kept_seq)b::int8[], %(kept_at)b::float8[], %(kept_chain)b::bytea[], %(kept_body)b::bytea[]) "
     "AS given ON CONFLICT (run_no, seq) DO UPDATE SET at = excluded.at, chain = excluded.chain, body = excluded.body"
 )
 _FURTHER = f"{_ENTRIES.format(place='run')} WHERE {_THE_RUN}".replace("SELECT run_no", "SELECT no")
@@ -108,11 +105,6 @@ class Steps(NamedTuple):
     first: list[tuple[str, Values]]
     then: list[tuple[str, Values]]
 
-    @property
-    def is_single(self) -> bool:
-        """Whether one statement, which is its own transaction, does it all."""
-        return len(self.first) == 1 and not self.then
-
 
 def steps_of(append: Append, namespace: str) -> Steps:
     """Return the statements that write an append if, and only if, its run ends at `after`."""
@@ -122,25 +114,23 @@ def steps_of(append: Append, namespace: str) -> Steps:
     single, lists = (entries[0], entries[1:]) if after and entries else (None, entries)
     first, *more = list(_pieces(lists)) or [()]
     if single is not None:
-        values.update(
-            seq=Int8(single.seq), at=single.at, chain=single.chain, mark=single.mark, body=single.body
-        )
+        values.update(single._asdict(), seq=Int8(single.seq))
     if first:
-        values.update(_columns(first))
+        values.update(_arrays("all", first))
     if info is not None:
         values.update(facts_of(info), head=Int8(entries[-1].seq if entries else after))
     if snapshots:
-        values.update(_kept(snapshots))
+        values.update(_arrays("kept", snapshots, "at chain body"))
     text = _statement(
         after == 0, single is not None, bool(first), info is not None and after > 0, bool(snapshots)
     )
-    creating = (
-        [(_NEW_RUN, values)]
-        if info is None or not info.parent
-        else [(_KEEP_PARENT, values), (_NEW_RUN, values)]
+    before = [] if single is not None else [(LOCK, common)]
+    if after == 0:
+        before = [(_KEEP_PARENT, values)] if info is not None and info.parent else []
+        before.append((_NEW_RUN, values))
+    return Steps(
+        [*before, (text, values)], [(_FURTHER, {**common, **_arrays("all", piece)}) for piece in more]
     )
-    before = creating if after == 0 else [] if single is not None else [(LOCK, common)]
-    return Steps([*before, (text, values)], [(_FURTHER, {**common, **_columns(piece)}) for piece in more])
 
 
 @cache
@@ -160,23 +150,21 @@ def _statement(creates: bool, one: bool, several: bool, facts: bool, snapshots: 
     return f"WITH {listed} SELECT 1 FROM {place}"
 
 
+_TEXTS = ("run", "workflow", "status", "owner", "queue", "origin")
+
+
 def facts_of(info: RunInfo) -> Values:
     """Return a run's facts as the values of columns."""
-    return {
-        "run": to_column(info.run),
-        "key": info.key,
-        "workflow": to_column(info.workflow),
-        "status": to_column(info.status),
-        "created_at": info.created_at,
-        "updated_at": info.updated_at,
-        "owner": to_column(info.owner),
-        "tags": [to_column(tag) for tag in info.tags],
-        "queue": to_column(info.queue),
-        "priority": info.priority,
-        "due_at": info.due_at,
-        "parent": info.parent,
-        "origin": to_column(info.origin),
-    }
+    facts: Values = {name: getattr(info, name) for name in FACTS}
+    texts = {name: to_column(facts[name]) for name in _TEXTS}
+    return {**facts, **texts, "tags": [to_column(tag) for tag in info.tags]}
+
+
+def read_facts(row: Sequence[Any]) -> RunInfo:
+    """Return the facts of a row with the columns `FACTS`."""
+    facts: Values = dict(zip(FACTS, row, strict=True))
+    texts = {name: from_column(facts[name]) for name in _TEXTS}
+    return RunInfo(**{**facts, **texts, "tags": tuple(from_column(tag) for tag in facts["tags"])})
 
 
 def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -191,23 +179,10 @@ def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         yield entries[begin:]
 
 
-def _columns(entries: Sequence[Entry]) -> Values:
-    return {
-        "seqs": [Int8(entry.seq) for entry in entries],
-        "ats": [entry.at for entry in entries],
-        "chains": [entry.chain for entry in entries],
-        "marks": [entry.mark for entry in entries],
-        "bodies": [entry.body for entry in entries],
-    }
-
-
-def _kept(snapshots: Sequence[Snapshot]) -> Values:
-    return {
-        "kept_seqs": [Int8(each.seq) for each in snapshots],
-        "kept_ats": [each.at for each in snapshots],
-        "kept_chains": [each.chain for each in snapshots],
-        "kept_bodies": [each.body for each in snapshots],
-    }
+def _arrays(prefix: str, items: Sequence[Entry | Snapshot], names: str = "at chain mark body") -> Values:
+    """Return the columns of entries or snapshots as arrays."""
+    columns: Values = {f"{prefix}_{name}": [getattr(item, name) for item in items] for name in names.split()}
+    return {**columns, f"{prefix}_seq": [Int8(item.seq) for item in items]}
 
 
 Rows = list[tuple[Any, ...]]
@@ -216,7 +191,7 @@ Rows = list[tuple[Any, ...]]
 # limits make the server look up each run by itself, however few it believes that there are.
 _SHARED = (
     "WITH given AS (SELECT * FROM unnest(%(runs)b::text[], %(afters)b::int8[], %(links)b::bytea[], "
-    "%(ats)b::float8[], %(chains)b::bytea[], %(marks)b::bytea[], %(bodies)b::bytea[]) "
+    "%(all_at)b::float8[], %(all_chain)b::bytea[], %(all_mark)b::bytea[], %(all_body)b::bytea[]) "
     "WITH ORDINALITY AS given (run, after, link, at, chain, mark, body, place)), "
     "head AS (SELECT found.no, given.* FROM given CROSS JOIN LATERAL (SELECT run.no FROM run "
     "WHERE run.namespace = %(namespace)s AND run.run = given.run LIMIT 1 FOR KEY SHARE) AS found "
@@ -241,7 +216,14 @@ class Batch:
         self._others = [place for place in order if place in others]
         self.steps = [steps_of(appends[place], namespace) for place in self._others]
         if self._sharing:
-            values = _values([appends[place] for place in self._sharing], namespace)
+            shared = [appends[place] for place in self._sharing]
+            values = {
+                "namespace": namespace,
+                "runs": [to_column(append.run) for append in shared],
+                "afters": [Int8(append.after) for append in shared],
+                "links": [append.link for append in shared],
+                **_arrays("all", [append.entries[0] for append in shared]),
+            }
             self.steps.append(Steps([(_SHARED, values)], []))
 
     def refused(self, answers: Sequence[Rows]) -> set[int]:
@@ -265,20 +247,6 @@ def _sharing(appends: Sequence[Append], order: Sequence[int]) -> list[int]:
             size += len(entries[0].body)
             found.append(place)
     return found if 1 < len(found) <= LARGE_ENTRIES and size <= LARGE_BYTES else []
-
-
-def _values(appends: Sequence[Append], namespace: str) -> Values:
-    entries = [append.entries[0] for append in appends]
-    return {
-        "namespace": namespace,
-        "runs": [to_column(append.run) for append in appends],
-        "afters": [Int8(append.after) for append in appends],
-        "links": [append.link for append in appends],
-        "ats": [entry.at for entry in entries],
-        "chains": [entry.chain for entry in entries],
-        "marks": [entry.mark for entry in entries],
-        "bodies": [entry.body for entry in entries],
-    }
 
 
 Cursor = psycopg.Cursor[tuple[Any, ...]]
@@ -388,7 +356,9 @@ class Writer:
         refused = batch.refused(self._written(batch.steps))
         if not refused:
             return [None] * len(appends)
-        heads = self._heads({appends[place].run for place in refused})
+        names = [to_column(appends[place].run) for place in refused]
+        rows = self.connection.execute(_HEADS, (self.namespace, names), prepare=True)
+        heads = {from_column(run): head for run, head in rows}
         return [
             Conflict(append.run, append.after, heads.get(append.run)) if place in refused else None
             for place, append in enumerate(appends)
@@ -423,23 +393,20 @@ class Writer:
         return Conflict(run, (number or 1) - 1, int(last)) if posted is None else int(posted)
 
     def _written(self, batch: Sequence[Steps]) -> list[Rows]:
-        if len(batch) == 1 and batch[0].is_single:
+        if len(batch) == 1 and len(batch[0].first) == 1 and not batch[0].then:
+            # One statement is its own transaction.
             return [self._send(*batch[0].first[0]).fetchall()]
         if any(steps.then for steps in batch):
             with self.connection.transaction():
-                return [self._follow(steps) for steps in batch]
+                answers = []
+                for first, then in batch:
+                    answers.append([self._send(*each) for each in first][-1].fetchall())
+                    for each in then if answers[-1] else ():
+                        self._send(*each)
+                return answers
         with self._at_once():
             cursors = [[self._send(*each) for each in steps.first][-1] for steps in batch]
         return [cursor.fetchall() for cursor in cursors]
-
-    def _follow(self, steps: Steps) -> Rows:
-        *before, last = steps.first
-        for each in before:
-            self._send(*each)
-        answer = self._send(*last).fetchall()
-        for each in steps.then if answer else ():
-            self._send(*each)
-        return answer
 
     def _changed(self, run: str, statements: Sequence[str], values: Values) -> tuple[Any, ...] | None:
         """Lock a run, then change it; the row that the last statement answers, if any."""
@@ -448,11 +415,6 @@ class Writer:
         with self._at_once():
             cursor = [self._send(statement, all_values) for statement in (LOCK, *statements)][-1]
         return cursor.fetchone()
-
-    def _heads(self, runs: set[str]) -> dict[str, int]:
-        names = [to_column(run) for run in runs]
-        rows = self.connection.execute(_HEADS, (self.namespace, names), prepare=True)
-        return {from_column(run): head for run, head in rows}
 
     def _send(self, text: str, values: Values) -> Cursor:
         return self.connection.execute(text.encode(), values, prepare=True)

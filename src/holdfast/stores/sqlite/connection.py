@@ -11,7 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,6 +116,7 @@ STATISTICS = ("sqlite_stat1", "sqlite_stat4")
 
 SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 _MOST_OBJECTS = 1000
+_MORE_FILES = "close files or raise their limit, and try again"
 _SCRIPT = Path(__file__).parents[1] / "sql" / "sqlite.sql"
 
 Result = TypeVar("Result")
@@ -132,12 +133,29 @@ def connect(path: Path, timeout: float) -> apsw.Connection:
 
 def connect_held(path: Path, timeout: float) -> tuple[apsw.Connection, Hold]:
     """Open `path` as `connect` does, and hold it for as long as the connection is open."""
-    return _insisting(lambda: _held(path, timeout), path, timeout)
+
+    def opened() -> tuple[apsw.Connection, Hold]:
+        connection = _opened(path, timeout)
+        try:
+            return connection, Hold(path)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, BlockingIOError | FileNotFoundError):
+                raise apsw.BusyError(str(error)) from error
+            raise
+
+    return _insisting(opened, path, timeout)
 
 
 def _insisting(opening: Callable[[], Result], path: Path, timeout: float) -> Result:
     """Repeat `opening` while others hold the file in ways that SQLite's own waiting does not cover."""
-    _make_file(path)
+    try:
+        make_folders(path.parent)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        remedy = _MORE_FILES if error.errno in (errno.EMFILE, errno.ENFILE) else "choose another path"
+        raise StoreError(f"cannot create {path}: {error.strerror}; {remedy}") from error
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -149,36 +167,11 @@ def _insisting(opening: Callable[[], Result], path: Path, timeout: float) -> Res
         except apsw.Error as error:
             raise failure(error, path, timeout) from error
         except OSError as error:
-            raise StoreError(
-                f"cannot open {path}: {error}; close files or raise their limit, and try again"
-            ) from error
+            raise StoreError(f"cannot open {path}: {error}; {_MORE_FILES}") from error
         except UnicodeEncodeError:
             raise StoreError(
                 f"{str(path)!a} is not Unicode, as SQLite's paths are; choose another path"
             ) from None
-
-
-def _make_file(path: Path) -> None:
-    try:
-        make_folders(path.parent)
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except OSError as error:
-        lacking = error.errno in (errno.EMFILE, errno.ENFILE)
-        remedy = "close files or raise their limit, and try again" if lacking else "choose another path"
-        raise StoreError(f"cannot create {path}: {error.strerror}; {remedy}") from error
-
-
-def _not_opened(error: Exception, path: Path) -> StoreError:
-    """Return an error that says why a file cannot be opened; SQLite does not say that descriptors are used up."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as reason:
-        if reason.errno in (errno.EMFILE, errno.ENFILE):
-            error.__cause__ = reason
-            remedy = "close files or raise their limit, and try again"
-            return StoreError(f"cannot open {path}: {reason.strerror}; {remedy}")
-    return StoreError(f"cannot open {path} ({error}); check the path and its permissions")
 
 
 def failure(error: Exception, path: Path, timeout: float) -> StoreError:
@@ -198,16 +191,23 @@ def failure(error: Exception, path: Path, timeout: float) -> StoreError:
         case apsw.ReadOnlyError() | apsw.PermissionsError():
             return StoreError(f"{path} may only be read; make the file and its folder writable")
         case apsw.CantOpenError():
-            return _not_opened(error, path)
+            # SQLite does not say that descriptors are used up.
+            try:
+                os.close(os.open(os.devnull, os.O_RDONLY))
+            except OSError as reason:
+                if reason.errno in (errno.EMFILE, errno.ENFILE):
+                    error.__cause__ = reason
+                    return StoreError(f"cannot open {path}: {reason.strerror}; {_MORE_FILES}")
+            return StoreError(f"cannot open {path} ({error}); check the path and its permissions")
+        case apsw.NoMemError():
+            error.__cause__ = MemoryError("SQLite was given no memory")
+            return StoreError(f"{path}: {error}; free memory of this process or raise its limit, and resume")
         case apsw.InterruptError():
             return CorruptJournal(f"{path} is damaged: a query of it does not end; restore it from a backup")
         case apsw.IOError():
             return StoreError(
                 f"the disk failed while using {path} ({error}); check it and the limits of file sizes, then resume"
             )
-        case apsw.NoMemError():
-            error.__cause__ = MemoryError("SQLite was given no memory")
-            return StoreError(f"{path}: {error}; free memory of this process or raise its limit, and resume")
         case _:
             return StoreError(f"{path}: {error}")
 
@@ -217,11 +217,8 @@ def stored_version(path: Path) -> int:
     if not path.exists():
         return 0
     try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             return _version(connection, path)
-        finally:
-            connection.close()
     except apsw.Error as error:
         raise failure(error, path, 0.0) from error
 
@@ -250,17 +247,6 @@ def _opened(path: Path, timeout: float) -> apsw.Connection:
         connection.close()
         raise
     return connection
-
-
-def _held(path: Path, timeout: float) -> tuple[apsw.Connection, Hold]:
-    connection = _opened(path, timeout)
-    try:
-        return connection, Hold(path)
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, BlockingIOError | FileNotFoundError):
-            raise apsw.BusyError(str(error)) from error
-        raise
 
 
 def _create_schema(connection: apsw.Connection, path: Path) -> None:
@@ -301,11 +287,9 @@ def _check_schema(connection: apsw.Connection, path: Path) -> int:
 @functools.cache
 def expected_schema() -> frozenset[tuple[Any, ...]]:
     """Return the tables and indexes that we make, as rows of the schema."""
-    fresh = apsw.Connection(":memory:")
-    fresh.execute(_SCRIPT.read_text("utf-8"))
-    rows = frozenset(map(tuple, fresh.execute(SCHEMA).fetchall()))
-    fresh.close()
-    return rows
+    with closing(apsw.Connection(":memory:")) as fresh:
+        fresh.execute(_SCRIPT.read_text("utf-8"))
+        return frozenset(map(tuple, fresh.execute(SCHEMA).fetchall()))
 
 
 def _version(connection: apsw.Connection, path: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from holdfast.errors import CorruptJournal, StoreError, problem_of
-from holdfast.stores.base import LAST_SEQ, Entry, Message, RunInfo, Snapshot
-from holdfast.stores.integrity import (
+from holdfast.stores.base import FACTS, LAST_SEQ, Entry, Message, RunInfo, Snapshot
+from holdfast.stores.inspection import (
     Found,
     Keep,
     Listing,
@@ -30,25 +30,18 @@ from holdfast.stores.sqlite.connection import (
     expected_schema,
     failure,
 )
-from holdfast.stores.sqlite.writing import (
-    FACTS,
-    PUT_FACTS,
-    Writer,
-    entry_of,
-    facts_of,
-    facts_row,
-    message_of,
-    snapshot_of,
-)
+from holdfast.stores.sqlite.writing import COLUMNS, PUT_FACTS, Writer, facts_of, facts_row, value_of
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.store import SqliteStore
 
 
 _MOST_PROBLEMS = 100
-_COLUMNS = (*FACTS, "head", "sum")
 _DEFAULTS = {"tags": "", "queue": "", "priority": 0, "due_at": None, "parent": b"", "origin": "?"}
 """What stands for facts of a damaged row that cannot be read; for others an empty text, or the time 0."""
+
+_OF_RUN = "FROM entries WHERE id BETWEEN ?1 AND ?2"
+_ENDS = f"SELECT (SELECT min(id) {_OF_RUN}), (SELECT max(id) {_OF_RUN})"
 
 Value = TypeVar("Value", Snapshot, Message)
 Version = tuple[tuple[Any, ...], Any, Any]
@@ -81,17 +74,14 @@ class SqliteInspector(TableInspector):
             found += [f"integrity_check: {row[0]}" for row in rows if row[0] != "ok"]
             if next(iter(self.rows("PRAGMA application_id")))[0] != APPLICATION_ID:
                 found.append("its application_id is not that of Holdfast")
-            found += self._schema_problems()
+            expected = {row[1]: row for row in sorted(expected_schema(), key=lambda row: str(row[1]))}
+            there = {row[1]: tuple(row) for row in self.rows(SCHEMA) if row[1] not in STATISTICS}
+            found += [f"{expected[name][0]} {name} is missing" for name in expected if name not in there]
+            changed = [row for name, row in there.items() if row != expected.get(name)]
+            found += [f"{row[0]} {row[1]} is not as it was made" for row in changed]
         except StoreError as error:
             found.append(problem_of(error))
         return found
-
-    def _schema_problems(self) -> list[str]:
-        expected = {row[1]: row for row in sorted(expected_schema(), key=lambda row: str(row[1]))}
-        there = {row[1]: tuple(row) for row in self.rows(SCHEMA) if row[1] not in STATISTICS}
-        missing = [f"{expected[name][0]} {name} is missing" for name in expected if name not in there]
-        changed = [row for name, row in there.items() if row != expected.get(name)]
-        return missing + [f"{row[0]} {row[1]} is not as it was made" for row in changed]
 
     def runs(self) -> Listing:
         infos: list[RunInfo] = []
@@ -107,7 +97,7 @@ class SqliteInspector(TableInspector):
 
     def _runs_around(self, problems: list[str]) -> list[Sequence[Any]]:
         """Return all rows of runs that can be read from either end, if something in the middle cannot."""
-        query = f"SELECT no, {', '.join(_COLUMNS)} FROM runs NOT INDEXED ORDER BY no"
+        query = f"SELECT no, {', '.join(COLUMNS)} FROM runs NOT INDEXED ORDER BY no"
         found: list[Sequence[Any]] = []
         try:
             found.extend(self.rows(query))
@@ -132,40 +122,36 @@ class SqliteInspector(TableInspector):
 
     def _version(self, connection: apsw.Connection, number: int) -> Version | None:
         """Return the row of a run and its first and last entry, as far as they can be read."""
-        query = f"SELECT {', '.join(_COLUMNS)} FROM runs NOT INDEXED WHERE no = ?"
+        query = f"SELECT {', '.join(COLUMNS)} FROM runs NOT INDEXED WHERE no = ?"
         try:
             rows = connection.execute(query, (number,)).fetchall()
         except (apsw.Error, UnicodeError) as error:
             raise failure(error, self.store.path, 0.0) from error
-        return (tuple(rows[0]), *self._ends(connection, number)) if rows else None
-
-    def _ends(self, connection: apsw.Connection, number: int) -> tuple[Any, Any]:
-        text = "SELECT (SELECT min(id) {0}), (SELECT max(id) {0})"
-        of_run = "FROM entries WHERE id BETWEEN ?1 AND ?2"
-        bounds = (number << 32, number << 32 | LAST_SEQ)
+        if not rows:
+            return None
         try:
-            ((first, last),) = connection.execute(text.format(of_run), bounds).fetchall()
+            ((first, last),) = connection.execute(_ENDS, (number << 32, number << 32 | LAST_SEQ)).fetchall()
         except apsw.Error as error:
-            return problem_of(error), None
-        return first, last
+            return tuple(rows[0]), problem_of(error), None
+        return tuple(rows[0]), first, last
 
     def entries(self, run: str) -> Iterator[Entry]:
         for row in self._of_run("at, chain, body, mark FROM entries", run):
-            yield entry_of(row, run)
+            yield value_of(Entry, row, run)
 
     def snapshots(self, run: str) -> list[Found]:
-        return self._found("at, chain, body FROM snapshots", run, lambda row: snapshot_of(row, run))
+        return self._found("at, chain, body FROM snapshots", run, Snapshot)
 
     def messages(self, run: str) -> list[Found]:
-        return self._found("at, body FROM inbox", run, lambda row: message_of(row, run))
+        return self._found("at, body FROM inbox", run, Message)
 
-    def _found(self, query: str, run: str, read: Callable[[Sequence[Any]], Value]) -> list[Found]:
+    def _found(self, query: str, run: str, kind: type[Value]) -> list[Found]:
         found: list[Found] = []
         try:
             for row in self._of_run(query, run):
                 raw = row[-1] if isinstance(row[-1], bytes) else b""
                 try:
-                    found.append(Found(row[0], raw, read(row)))
+                    found.append(Found(row[0], raw, value_of(kind, row, run)))
                 except CorruptJournal as error:
                     found.append(Found(row[0], raw, None, problem_of(error)))
         except StoreError as error:
@@ -227,7 +213,7 @@ class SqliteInspector(TableInspector):
 
 def _observed(row: tuple[Any, ...], version: object) -> Observed | None:
     """Return the facts of a row as far as they can be read; `None` if it does not say which run it is of."""
-    raw = plain_json(dict(zip(_COLUMNS, row, strict=True)))
+    raw = plain_json(dict(zip(COLUMNS, row, strict=True)))
     try:
         return Observed(facts_of(row), row[-2], version, raw=raw)
     except CorruptJournal as error:

@@ -23,32 +23,24 @@ from holdfast.stores.base import (
     BaseStore,
     Conflict,
     Entry,
+    Footprint,
     Message,
     RunFilter,
     RunInfo,
+    RunSize,
     Snapshot,
     StoredCheckpoint,
     check,
     end_of_prefix,
-    no_inbox,
     within,
 )
 from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite.connection import Hold, StepLimit, connect, connect_held, failure, is_lost
-from holdfast.stores.sqlite.writing import (
-    FACTS,
-    Writer,
-    checkpoint_of,
-    entry_of,
-    facts_of,
-    message_of,
-    snapshot_of,
-)
+from holdfast.stores.sqlite.writing import COLUMNS, Writer, facts_of, value_of
 from holdfast.threads import locked
 
 if TYPE_CHECKING:
-    from holdfast.stores.integrity import Inspector
-    from holdfast.stores.maintenance import Footprint, RunSize
+    from holdfast.stores.inspection import Inspector
 
 
 Result = TypeVar("Result")
@@ -125,31 +117,42 @@ class SqliteStore(BaseStore):
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         for append in appends:
             check(append)
-        with self._write_lock: return self._commit(appends)  # fmt: skip  # noqa: E701
+        with self._write_lock: return self._written(lambda writer: writer.commit(appends))  # fmt: skip  # noqa: E701
 
-    def _commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
+    def change(self, action: Callable[[Writer], Result]) -> Result:
+        """Return what `action` returns for the writer, in a transaction that is durable, all or nothing."""
+
+        def transact(writer: Writer) -> Result:
+            return writer.transact(True, lambda: action(writer))
+
+        return locked(self._write_lock, self._written, transact)
+
+    def _written(self, action: Callable[[Writer], Result]) -> Result:
         writer = self._writer
         if writer is None or self._closed or self._pid != os.getpid():
             writer = self._open_writer()
         try:
-            answers = writer.commit(appends)
+            answer = action(writer)
         except (apsw.Error, UnicodeError) as error:
             raise failure(error, self.path, self._timeout) from error
-        self._check_hold()
-        return answers
+        if self._hold is not None and not self._hold.is_intact():
+            # What was written is no longer the file at the path. The next use opens that one.
+            locked(self._read_lock, self._disconnect)
+            raise _replaced(self.path)
+        return answer
 
     def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
-        return self._ask(lambda connection: _page(connection, run, after, last))
+        return locked(self._read_lock, self._asked, lambda connection: _page(connection, run, after, last))
 
     def checkpoints(
         self, run: str, before: int | None = None, limit: int | None = None
     ) -> list[StoredCheckpoint]:
         rows = self._rows(_MARKS, (run, within(before), -1 if limit is None else within(limit)))
-        return [checkpoint_of(row, run) for row in rows]
+        return [value_of(StoredCheckpoint, row, run) for row in rows]
 
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         rows = self._rows(_SNAPSHOT, (run, within(upto)))
-        return snapshot_of(rows[0], run) if rows else None
+        return value_of(Snapshot, rows[0], run) if rows else None
 
     def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
         limit, status = wanted.pop("limit", None), wanted.pop("status", None)
@@ -164,33 +167,26 @@ class SqliteStore(BaseStore):
         # The plus keeps SQLite from walking through all runs in the order of time to find a few.
         latest = "+updated_at" if {"prefix", "parent"} & given.keys() else "updated_at"
         rows = self._rows(
-            f"SELECT {', '.join(FACTS)}, head, sum FROM runs "
+            f"SELECT {', '.join(COLUMNS)} FROM runs "
             f"{'WHERE ' if where else ''}{' AND '.join(where)} ORDER BY {latest} DESC, run LIMIT ?",
             (*values, -1 if limit is None else within(limit)),
         )
         return [facts_of(row) for row in rows]
 
     def prune(self, run: str, horizon: Snapshot, *, forks: Collection[bytes] | None = None) -> int:
-        return self.change(
-            lambda writer: 0 if writer.has_other_forks(run, forks) else writer.prune(run, horizon)
-        )
+        return self.change(lambda writer: writer.prune(run, horizon, forks))
 
     def delete(self, run: str, *, forks: Collection[bytes] | None = None) -> bool:
-        return self.change(lambda writer: not writer.has_other_forks(run, forks) and writer.delete(run))
+        return self.change(lambda writer: writer.delete(run, forks))
 
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
-        posted = self.change(lambda writer: writer.post(run, clock.time(), body, number))
-        if posted is None:
-            raise no_inbox(run)
-        return posted
+        return self.change(lambda writer: writer.post(run, clock.time(), body, number))
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
-        return [message_of(row, run) for row in self._rows(_INBOX, (run, within(after)))]
+        return [value_of(Message, row, run) for row in self._rows(_INBOX, (run, within(after)))]
 
     def footprint(self) -> Footprint:
         """Return the place and the size of the file."""
-        from holdfast.stores.maintenance import Footprint
-
         self._check_open()
         files = [Path(f"{self.path}{suffix}") for suffix in ("", "-wal", "-shm")]
         size = sum(file.stat().st_size for file in files if file.exists())
@@ -198,8 +194,6 @@ class SqliteStore(BaseStore):
 
     def sizes(self) -> list[RunSize]:
         """Return how much each run holds. `length` of a body does not read it."""
-        from holdfast.stores.maintenance import RunSize
-
         return [RunSize(*row) for row in self._rows(_SIZES, ())]
 
     def inspector(self) -> Inspector:
@@ -208,19 +202,6 @@ class SqliteStore(BaseStore):
 
         self._check_open()
         return SqliteInspector(self, self._timeout)
-
-    def change(self, action: Callable[[Writer], Result]) -> Result:
-        """Return what `action` returns for the writer, in a transaction that is durable, all or nothing."""
-        return locked(self._write_lock, self._changed, action)
-
-    def _changed(self, action: Callable[[Writer], Result]) -> Result:
-        writer = self._open_writer()
-        try:
-            answer = writer.transact(True, lambda: action(writer))
-        except (apsw.Error, UnicodeError) as error:
-            raise failure(error, self.path, self._timeout) from error
-        self._check_hold()
-        return answer
 
     def close(self) -> None:
         locked(self._write_lock, locked, self._read_lock, self._close)
@@ -248,12 +229,6 @@ class SqliteStore(BaseStore):
                 hold.close()
         self._writer = self._reader = self._hold = None
 
-    def _check_hold(self) -> None:
-        """Raise `StoreError` if the file that was written is no longer the one at the path; reopen on the next use."""
-        if self._hold is not None and not self._hold.is_intact():
-            locked(self._read_lock, self._disconnect)
-            raise _replaced(self.path)
-
     def _check_open(self) -> None:
         super()._check_open()
         if self._pid != os.getpid():
@@ -267,9 +242,6 @@ class SqliteStore(BaseStore):
             connection, self._hold = connect_held(self.path, self._timeout)
             self._writer = Writer(connection)
         return self._writer
-
-    def _ask(self, question: Callable[[apsw.Connection], Result]) -> Result:
-        return locked(self._read_lock, self._asked, question)
 
     def _asked(self, question: Callable[[apsw.Connection], Result]) -> Result:
         self._check_open()
@@ -291,7 +263,9 @@ class SqliteStore(BaseStore):
         return answer
 
     def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return self._ask(lambda connection: connection.execute(sql, values).fetchall())
+        return locked(
+            self._read_lock, self._asked, lambda connection: connection.execute(sql, values).fetchall()
+        )
 
     def _before_fork(self) -> None:
         self._write_lock.acquire()
@@ -313,38 +287,26 @@ def _replaced(path: Path) -> StoreError:
 
 
 def _page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
-    entries, is_full = _rows_of_page(connection, run, after, last)
-    if is_full:
-        return entries, True
-    newest = _newest(connection, run, last)
-    if not entries and newest > after:
-        # Somebody may have appended, or deleted the run, between the two looks.
-        entries, _ = _rows_of_page(connection, run, after, last)
-        newest = _newest(connection, run, last)
-        if not entries and newest > after:
-            raise CorruptJournal(f"run {run!r}: entry {after + 1} is missing", run=run, seq=after + 1)
-    return entries, newest > (entries[-1].seq if entries else after)
-
-
-def _rows_of_page(connection: apsw.Connection, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
-    cursor = connection.execute(_PAGE, (run, after, last))
-    entries: list[Entry] = []
-    size = 0
-    for row in cursor:
-        entry = entry_of(row, run)
-        entries.append(entry)
-        size += len(entry.body)
-        if size >= PAGE_BYTES:
-            break
-    cursor.close(True)
-    return entries, size >= PAGE_BYTES or len(entries) == PAGE_ENTRIES
-
-
-def _newest(connection: apsw.Connection, run: str, last: int) -> int:
-    """Return the last entry up to `last` that a run is known to have: a page may have lost some."""
-    rows = connection.execute(_NEWEST, (run, last)).fetchall()
-    # Up to a `last` before the head there may be nothing: the run was pruned.
-    return max([0, *(seq for seq in rows[0] if isinstance(seq, int) and seq <= last)]) if rows else 0
+    for _ in range(2):  # Somebody may append, or delete the run, between the two looks.
+        entries: list[Entry] = []
+        size = 0
+        cursor = connection.execute(_PAGE, (run, after, last))
+        for row in cursor:
+            entry = value_of(Entry, row, run)
+            entries.append(entry)
+            size += len(entry.body)
+            if size >= PAGE_BYTES:
+                break
+        cursor.close(True)
+        if size >= PAGE_BYTES or len(entries) == PAGE_ENTRIES:
+            return entries, True
+        # The last entry up to `last` that the run is known to have; if it was pruned, that may be none.
+        rows = connection.execute(_NEWEST, (run, last)).fetchall()
+        known = [seq for seq in (rows[0] if rows else ()) if isinstance(seq, int) and seq <= last]
+        newest = max(known, default=0)
+        if entries or newest <= after:
+            return entries, newest > (entries[-1].seq if entries else after)
+    raise CorruptJournal(f"run {run!r}: entry {after + 1} is missing", run=run, seq=after + 1)
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 import apsw
 
 from holdfast.errors import CorruptJournal, Remedy
 from holdfast.stores.base import (
+    FACTS,
     LAST_SEQ,
     Append,
     Conflict,
@@ -21,45 +21,31 @@ from holdfast.stores.base import (
     Snapshot,
     StoredCheckpoint,
     check_number,
+    no_inbox,
 )
 from holdfast.stores.sqlite.connection import roll_back
 
-FACTS = tuple(field.name for field in fields(RunInfo))
-"""The columns of a run's facts, its id and its key first."""
-
 Row = Sequence[Any]
+Value = TypeVar("Value", Entry, StoredCheckpoint, Snapshot, Message)
+
+_NONE = type(None)
+_SHAPES: dict[type, tuple[str, tuple[tuple[type, ...], ...]]] = {
+    Entry: ("entry", ((int, float, bytes, bytes, _NONE), (int, float, bytes, bytes, bytes))),
+    StoredCheckpoint: ("the checkpoint at", ((int, float, bytes, int),)),
+    Snapshot: ("the snapshot at", ((int, float, bytes, bytes),)),
+    Message: ("message", ((int, float, bytes),)),
+}
+"""The name of each kind of rows, and the types that their columns may have."""
 
 
-def entry_of(row: Row, run: str) -> Entry:
-    """Return the entry of a row with seq, at, chain, body and mark."""
-    seq, at, chain, body, mark = row
-    if type(at) is float and type(chain) is type(body) is bytes and (mark is None or type(mark) is bytes):
-        return Entry(seq, at, chain, body, mark)
-    raise _damaged(f"entry {seq}", run, seq)
-
-
-def checkpoint_of(row: Row, run: str) -> StoredCheckpoint:
-    """Return the checkpoint of a row with seq, at, mark and size."""
-    seq, at, mark, size = row
-    if type(at) is float and type(mark) is bytes and type(size) is int:
-        return StoredCheckpoint(seq, at, mark, size)
-    raise _damaged(f"the checkpoint at {seq}", run, seq)
-
-
-def snapshot_of(row: Row, run: str) -> Snapshot:
-    """Return the snapshot of a row with seq, at, chain and body."""
-    seq, at, chain, body = row
-    if type(at) is float and type(chain) is type(body) is bytes:
-        return Snapshot(seq, at, chain, body)
-    raise _damaged(f"the snapshot at {seq}", run, seq)
-
-
-def message_of(row: Row, run: str) -> Message:
-    """Return the message of a row with number, at and body."""
-    number, at, body = row
-    if type(at) is float and type(body) is bytes:
-        return Message(number, at, body)
-    raise _damaged(f"message {number}", run, None)
+def value_of(kind: type[Value], row: Row, run: str) -> Value:
+    """Return the value of a row that has the fields of `kind`; raise `CorruptJournal` if it holds other types."""
+    what, shapes = _SHAPES[kind]
+    if tuple(map(type, row)) in shapes:
+        return kind(*row)
+    seq = None if kind is Message else row[0]
+    text = f"run {run!r}: {what} {row[0]} is damaged (its row holds other types)"
+    raise CorruptJournal(text, run=run, seq=seq)
 
 
 def facts_of(row: Row) -> RunInfo:
@@ -98,10 +84,6 @@ def _sum_of(run: str, values: Sequence[Any], head: int) -> bytes:
     return hashlib.blake2b(text, digest_size=8).digest()
 
 
-def _damaged(what: str, run: str, seq: int | None) -> CorruptJournal:
-    return CorruptJournal(f"run {run!r}: {what} is damaged (its row holds other types)", run=run, seq=seq)
-
-
 Result = TypeVar("Result")
 
 _CACHED_RUNS = 10_000
@@ -117,9 +99,12 @@ _IS_HEAD = (
     "SELECT EXISTS (SELECT 1 FROM entries WHERE id = ?1) "
     "AND NOT EXISTS (SELECT 1 FROM entries WHERE id = ?1 + 1)"
 )
-_COLUMNS = (*FACTS, "head", "sum")
-_NEW_RUN = f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO NOTHING"
-PUT_FACTS = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in _COLUMNS[2:])} WHERE no = ?"
+COLUMNS = (*FACTS, "head", "sum")
+_NEW_RUN = (
+    f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT DO NOTHING"
+)
+PUT_FACTS = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in COLUMNS[2:])} WHERE no = ?"
+_IS_THERE = "SELECT 1 FROM entries WHERE id = ?"
 _FORKS = "SELECT key FROM runs WHERE parent <> x'' AND parent = (SELECT key FROM runs WHERE run = ?)"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (id, at, chain, body) VALUES (?, ?, ?, ?)"
 
@@ -156,28 +141,21 @@ class Writer:
             roll_back(self.connection)
             raise
 
-    def prune(self, run: str, horizon: Snapshot) -> int:
-        number = self._look_up(run)
-        if number is None or not self._first(
-            "SELECT 1 FROM entries WHERE id = ?", number << 32 | horizon.seq
-        ):
+    def prune(self, run: str, horizon: Snapshot, forks: Collection[bytes] | None) -> int:
+        """Do as `Store.prune` promises, in a transaction."""
+        number = self._look_up(run, forks)
+        if number is None or not self._first(_IS_THERE, number << 32 | horizon.seq):
             return 0
         bounds = (number << 32, number << 32 | horizon.seq)
         self._execute("DELETE FROM snapshots WHERE id > ? AND id < ?", bounds)
         self._execute("DELETE FROM entries WHERE id > ? AND id < ?", bounds)
         dropped = self._changes()
-        self._keep_snapshot(number, horizon)
+        self._execute(_SNAPSHOT, (bounds[1], horizon.at, horizon.chain, horizon.body))
         return dropped
 
-    def has_other_forks(self, run: str, forks: Collection[bytes] | None) -> bool:
-        """Return whether runs with other keys than `forks` were forked from a run; `None` allows all."""
-        if forks is None:
-            return False
-        children = self._execute(_FORKS, (run,)).fetchall()
-        return any(bytes(cast(bytes, row[0])) not in forks for row in children)
-
-    def delete(self, run: str) -> bool:
-        number = self._look_up(run)
+    def delete(self, run: str, forks: Collection[bytes] | None) -> bool:
+        """Do as `Store.delete` promises, in a transaction."""
+        number = self._look_up(run, forks)
         if number is None:
             return False
         self._numbers.pop(run, None)
@@ -187,11 +165,11 @@ class Writer:
         self._execute("DELETE FROM runs WHERE no = ?", (number,))
         return True
 
-    def post(self, run: str, at: float, body: bytes, number: int | None) -> int | None:
-        """Return the number of the new message, or `None` if there is no such run."""
+    def post(self, run: str, at: float, body: bytes, number: int | None) -> int:
+        """Do as `Store.post` promises, in a transaction."""
         no = self._look_up(run)
         if no is None:
-            return None
+            raise no_inbox(run)
         last = self._last("inbox", no) or 0
         check_number(run, number, last)
         self._execute("INSERT INTO inbox (id, at, body) VALUES (?, ?, ?)", (no << 32 | last + 1, at, body))
@@ -209,26 +187,28 @@ class Writer:
         return self._fenced(number, after, entries[0])
 
     def _apply(self, append: Append) -> Conflict | None:
-        head = append.entries[-1].seq if append.entries else append.after
-        if append.after == 0:
-            assert append.info is not None
-            number = self._create(append.info, head)
-            entries = append.entries
+        run, after, entries, info, snapshots, _, _ = append
+        head = entries[-1].seq if entries else after
+        if after == 0:
+            assert info is not None
+            self._execute(_NEW_RUN, (run, info.key, *facts_row(info, head)))
+            number = self._look_up(run) if self._changes() else None
         else:
-            number = self._numbers.get(append.run)
+            number = self._numbers.get(run)
             if number is None or not self._begins(number, append):
-                number = self._look_up(append.run)
+                number = self._look_up(run)
                 if number is not None and not self._begins(number, append):
                     number = None
-            entries = append.entries[1:]
+            entries = entries[1:]
         if number is None:
-            return Conflict(append.run, append.after, self._head(append.run))
-        for entry in entries:
-            self._execute(_ENTRY, _row(number, entry))
-        if append.after and (info := append.info) is not None:
+            number = self._look_up(run)
+            return Conflict(run, after, None if number is None else self._last("entries", number))
+        for seq, at, chain, body, mark in entries:
+            self._execute(_ENTRY, (number << 32 | seq, at, chain, mark, body))
+        if after and info is not None:
             self._execute(PUT_FACTS, (*facts_row(info, head), number))
-        for snapshot in append.snapshots:
-            self._keep_snapshot(number, snapshot)
+        for each in snapshots:
+            self._execute(_SNAPSHOT, (number << 32 | each.seq, each.at, each.chain, each.body))
         return None
 
     def _begins(self, number: int, append: Append) -> bool:
@@ -244,27 +224,19 @@ class Writer:
         self._execute(_FENCED_ENTRY, (base | seq, at, chain, mark, body, base | after))
         return self._changes() == 1
 
-    def _create(self, info: RunInfo, head: int) -> int | None:
-        self._execute(_NEW_RUN, (info.run, info.key, *facts_row(info, head)))
-        return self._look_up(info.run) if self._changes() else None
-
-    def _keep_snapshot(self, number: int, snapshot: Snapshot) -> None:
-        row = (number << 32 | snapshot.seq, snapshot.at, snapshot.chain, snapshot.body)
-        self._execute(_SNAPSHOT, row)
-
-    def _look_up(self, run: str) -> int | None:
+    def _look_up(self, run: str, forks: Collection[bytes] | None = None) -> int | None:
+        """Return the number of a run; `None` if it is not there, or has other forks than those with these keys."""
         number: int | None = self._first("SELECT no FROM runs WHERE run = ?", run)
         if number is None:
             self._numbers.pop(run, None)
-        else:
-            if len(self._numbers) >= _CACHED_RUNS:
-                self._numbers.clear()
-            self._numbers[run] = number
-        return number
-
-    def _head(self, run: str) -> int | None:
-        number = self._look_up(run)
-        return None if number is None else self._last("entries", number)
+            return None
+        if len(self._numbers) >= _CACHED_RUNS:
+            self._numbers.clear()
+        self._numbers[run] = number
+        if forks is None:
+            return number
+        children: list[Any] = self._execute(_FORKS, (run,)).fetchall()
+        return None if any(bytes(key) not in forks for (key,) in children) else number
 
     def _last(self, table: str, number: int) -> int | None:
         bounds = (number << 32, number << 32 | LAST_SEQ)
@@ -282,7 +254,3 @@ class Writer:
             self._durable = None
             self._execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
-
-
-def _row(number: int, entry: Entry) -> tuple[int, float, bytes, bytes | None, bytes]:
-    return (number << 32 | entry.seq, entry.at, entry.chain, entry.mark, entry.body)

@@ -1,17 +1,33 @@
-"""Inspectors: reading what a store holds as far as it can be read, whatever is damaged, and repairing the medium."""
+"""Looking into stores: how much they hold, and inspectors that read past what is damaged and repair the medium."""
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from holdfast.errors import HoldfastError, RunConflict, StoreError, problem_of
-from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
+from holdfast.stores.base import (
+    SCHEMA_VERSION,
+    Append,
+    Entry,
+    Footprint,
+    Measured,
+    Message,
+    RunInfo,
+    RunSize,
+    Snapshot,
+    Store,
+    namespace_of,
+)
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.namespaces import is_server
 from holdfast.values import RunStatus
 
 Keep = Callable[[str, bytes], None]
@@ -192,11 +208,9 @@ class TableInspector(Inspector):
         for table in self.tables():
             try:
                 ((count,),) = self.rows(f"SELECT count(*) {self.STRAY.format(table=table)}")
+                found += [f"{count} rows of table {table} are of no run"] if count else []
             except StoreError as error:
                 found.append(f"table {table} cannot be read as a whole: {error}")
-                continue
-            if count:
-                found.append(f"{count} rows of table {table} are of no run")
         return found
 
     def tables(self) -> Sequence[str]:
@@ -237,14 +251,100 @@ class Inspectable(Protocol):
 
     def inspector(self) -> Inspector:
         """Return an inspector of its own, which the caller closes."""
-        ...
 
 
 @contextmanager
 def inspecting(store: Store) -> Iterator[Inspector]:
     """Open the inspector of a store for this block."""
-    inspector = store.inspector() if isinstance(store, Inspectable) else Inspector(store)
+    inspector = Inspector(store)
+    if isinstance(store, MemoryStore):
+        inspector = MemoryInspector(store)
+    elif isinstance(store, Inspectable):
+        inspector = store.inspector()
     try:
         yield inspector
     finally:
         inspector.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LargeRun:
+    """One of the largest runs."""
+
+    run: str
+    workflow: str
+    status: str
+    entries: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a store holds in its namespace. Counts and sizes are `None` where the store cannot tell."""
+
+    kind: str
+    place: str
+    namespace: str
+    schema: int | None
+    disk_bytes: int | None
+    runs: int
+    statuses: Mapping[str, int]
+    oldest: float | None
+    """When the run began that began first."""
+    newest: float | None
+    """When a run was changed last."""
+    entries: int | None = None
+    checkpoints: int | None = None
+    snapshots: int | None = None
+    messages: int | None = None
+    entry_bytes: int | None = None
+    snapshot_bytes: int | None = None
+    message_bytes: int | None = None
+    largest: tuple[LargeRun, ...] = ()
+
+
+def usage_of(store: Store, largest: int = 5) -> Usage:
+    """Return what a store holds, with its `largest` runs."""
+    infos = {info.run: info for info in store.runs()}
+    measured = store if isinstance(store, Measured) else None
+    kind, place, schema, disk = measured.footprint() if measured else Footprint("unknown", store.url)
+    counts: dict[str, int] = {}
+    top: tuple[LargeRun, ...] = ()
+    if measured is not None:
+        sizes = [size for size in measured.sizes() if size.run in infos]
+        counts = {name: sum(map(attrgetter(name), sizes)) for name in _COUNTED}
+        for size in heapq.nlargest(largest, sizes, attrgetter("size")):
+            info = infos[size.run]
+            top += (LargeRun(info.run, info.workflow, info.status, size.entries, size.size),)
+    return Usage(
+        kind=kind,
+        place=place,
+        namespace=namespace_of(store),
+        schema=schema,
+        disk_bytes=disk,
+        runs=len(infos),
+        statuses=dict(sorted(Counter(info.status for info in infos.values()).items())),
+        oldest=min((info.created_at for info in infos.values()), default=None),
+        newest=max((info.updated_at for info in infos.values()), default=None),
+        largest=top,
+        **counts,
+    )
+
+
+_COUNTED = [field.name for field in fields(Usage) if field.name in RunSize._fields]
+
+
+def schema_version(url: str, place: Path | None) -> int:
+    """Return the version of a store's schema, 0 if it has none yet; raise `StoreError` if it is not ours.
+
+    Nothing is changed. `place` is the store's file or folder, if it has one.
+    """
+    if is_server(url):
+        from holdfast.stores.postgres.schema import stored_version
+
+        return stored_version(url)
+    if place is None or place.is_dir():
+        return SCHEMA_VERSION
+    from holdfast.stores.sqlite.connection import stored_version as stored_version_in
+
+    return stored_version_in(place)
