@@ -26,7 +26,7 @@ from holdfast.engine.resume import find_run
 from holdfast.engine.time_travel.checkpoints import Position, find_position, parted
 from holdfast.errors import CorruptJournal, Remedy
 from holdfast.state.codec import Codec
-from holdfast.stores.integrity import repaired_as
+from holdfast.stores.inspection import repaired_as
 from holdfast.views.runs import find_run_info, run_line
 
 if TYPE_CHECKING:

@@ -88,7 +88,7 @@ def _discreet(url: str) -> str:
     if not url.lower().startswith(("postgres://", "postgresql://")):
         return url
     try:
-        from holdfast.stores.postgres.address import read_address  # It needs psycopg.
+        from holdfast.stores.postgres.connection import read_address  # It needs psycopg.
     except ImportError:
         return shown_url(url)  # It cannot be opened either; opening it raises the reason.
     return read_address(url).url
