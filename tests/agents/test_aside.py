@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.agents.aside import Aside, Late
+from holdfast.agents.pydantic_ai_provider import Aside, Late
 
 here: contextvars.ContextVar[str] = contextvars.ContextVar("here", default="nowhere")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -138,17 +137,15 @@ def provider_for(model: str) -> Provider:
     if prefix not in PREFIXES:
         known = ", ".join(sorted({*PREFIXES, *_factories}))
         raise AgentError(f"model {model!r} names the unknown provider {prefix!r}; known are {known}")
-    if importlib.util.find_spec("pydantic_ai") is None:
-        raise AgentError(f"model {model!r} needs the agents extra: pip install 'holdfast[agents]'")
-    from holdfast.agents.pydantic_ai_provider import PydanticAIProvider
-
+    try:
+        from holdfast.agents.pydantic_ai_provider import PydanticAIProvider
+    except ImportError as error:
+        needed = "needs the agents extra: pip install 'holdfast[agents]'"
+        raise AgentError(f"model {model!r} {needed} ({error})") from error
     return PydanticAIProvider()
 
 
 # What a call costs: by the price its workflow states, else by the price list that is installed.
-
-
-_MILLION = 1_000_000
 
 
 def cost(model: str, usage: Usage, price: Mapping[str, float] | None = None) -> float | None:
@@ -157,38 +154,29 @@ def cost(model: str, usage: Usage, price: Mapping[str, float] | None = None) -> 
     `price` states dollars per million tokens: `{"input": 0.25, "output": 2.0}`. Without it the price list
     that came with the agents extra is asked; nothing is looked up on the network.
     """
-    if price is not None:
-        return _stated(usage, price)
-    return _listed(model, usage)
-
-
-def _stated(usage: Usage, price: Mapping[str, float]) -> float:
+    if price is None:
+        return _listed(model, usage)
     if unknown := sorted(set(price) - {"input", "output"}):
         raise HoldfastError(f"a price has 'input' and 'output', in dollars per million tokens, not {unknown}")
     spent = usage.input_tokens * price.get("input", 0.0) + usage.output_tokens * price.get("output", 0.0)
-    return spent / _MILLION
+    return spent / 1_000_000
 
 
 def _listed(model: str, usage: Usage) -> float | None:
     """By the price list. Long requests may cost more per token, so the tokens are spread over the requests."""
     try:
-        from genai_prices import Usage as Tokens
-        from genai_prices import calc_price
+        import genai_prices
     except ImportError:
         return None
     provider, _, name = model.partition(":")
     others = max(usage.requests, 1) - 1
-    spent_each = (usage.input_tokens // (others + 1), usage.output_tokens // (others + 1))
-    spent_last = (usage.input_tokens - others * spent_each[0], usage.output_tokens - others * spent_each[1])
+    given, made = usage.input_tokens // (others + 1), usage.output_tokens // (others + 1)
+    last = (usage.input_tokens - others * given, usage.output_tokens - others * made)
+    total = 0.0
     try:
-        each, last = (
-            float(
-                calc_price(
-                    Tokens(input_tokens=given, output_tokens=made), name, provider_id=provider
-                ).total_price
-            )
-            for given, made in (spent_each, spent_last)
-        )
+        for times, tokens in ((others, (given, made)), (1, last)):
+            spent = genai_prices.Usage(input_tokens=tokens[0], output_tokens=tokens[1])
+            total += times * float(genai_prices.calc_price(spent, name, provider_id=provider).total_price)
     except (LookupError, ValueError):
         return None
-    return others * each + last
+    return total
