@@ -38,7 +38,7 @@ from holdfast.workflows import scripts as script
 from holdfast.workflows import secrets
 from holdfast.workflows.language import functions
 from holdfast.workflows.language import functions as operators
-from holdfast.workflows.reading.documents import _Document
+from holdfast.workflows.reading.source import _Document
 from holdfast.workflows.scripts import _Variables
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS, times, workflow_files
@@ -158,7 +158,7 @@ PLANTED = [
     Planted("durations", "a duration may be endless",
             lambda: patch.object(times, "seconds", lambda text: float(text.rstrip("smhdw") or "x"))),
     Planted("yaml", "an alias of nothing is not foreseen",
-            lambda: patch.object(_Document, "_alias", lambda self, event, depth: self.anchors[event.anchor])),
+            lambda: patch.object(_Document, "_alias", lambda self, event, path, depth: self.anchors[event.anchor])),
     Planted("json", "NaN is taken for JSON", lambda: patch.object(workflow_files, "read_json", json.loads)),
     Planted("differences", "keys are not escaped in a patch",
             lambda: patch.object(patching, "pointer", lambda tokens: "".join(f"/{token}" for token in tokens))),

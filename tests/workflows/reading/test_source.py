@@ -16,7 +16,7 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.workflows.reading import documents as strict_yaml
+from holdfast.workflows.reading import source as strict_yaml
 from holdfast.workflows.reading.problems import Problem
 from holdfast.workflows.reading.source import Position, Source, WorkflowInvalid, read_source
 

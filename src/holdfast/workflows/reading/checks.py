@@ -34,11 +34,8 @@ class Placed:
     @property
     def title(self) -> str:
         """The step in words."""
-        return (
-            f"step {self.step.name!r}"
-            if not _is_made_up(self.step.name)
-            else f"step {int(self.path[-1]) + 1}"
-        )
+        name = self.step.name
+        return f"step {int(self.path[-1]) + 1}" if _is_made_up(name) else f"step {name!r}"
 
 
 class Draft:
@@ -75,10 +72,6 @@ class Draft:
         names = workflow.get(field) or {} if isinstance(workflow, dict) else None
         return frozenset(names) if isinstance(names, dict) else None
 
-    def read(self) -> Iterator[Placed]:
-        """Return the steps whose kind could be read."""
-        return (placed for placed in self.steps if placed.path not in self.unread)
-
 
 def _is_made_up(name: str) -> bool:
     return name.startswith(MADE_UP)
@@ -89,54 +82,46 @@ def _is_made_up(name: str) -> bool:
 
 def check_names(draft: Draft) -> Iterator[Problem]:
     """Find problems with names and with references to steps."""
-    yield from _step_names(draft)
+    problem, first = draft.source.problem, dict[str, DataPath]()
     yield from _workflow(draft)
     for placed in draft.steps:
-        for index, route in enumerate(placed.step.routes or ()):
-            if route.to != END_ROUTE:
-                path = (*placed.path, "routes", index, "to")
-                yield from _outer(draft, path, route.to, f"a route of {placed.title} leads to")
-        yield from _after(draft, placed)
-        yield from _own_names(draft, placed)
-
-
-def _step_names(draft: Draft) -> Iterator[Problem]:
-    first: dict[str, DataPath] = {}
-    for placed in draft.steps:
-        name, path = placed.step.name, (*placed.path, "name")
+        name, path, title = placed.step.name, placed.path, placed.title
         if name in RESERVED:
             hint = f"choose another name; reserved are {listed(sorted(RESERVED))}"
-            yield draft.source.problem(path, f"{name!r} is reserved and cannot be a step's name", hint)
+            yield problem((*path, "name"), f"{name!r} is reserved and cannot be a step's name", hint)
         if name in first:
-            line = draft.source.at(first[name]).line
+            message = f"there is a step {name!r} already, at line {draft.source.at(first[name]).line}"
             hint = "names are unique in a file, members of parallel steps included: rename one of the two"
-            yield draft.source.problem(path, f"there is a step {name!r} already, at line {line}", hint)
-        first.setdefault(name, path)
+            yield problem((*path, "name"), message, hint)
+        first.setdefault(name, (*path, "name"))
+        for index, route in enumerate(placed.step.routes or ()):
+            if route.to != END_ROUTE:
+                yield from _outer(
+                    draft, (*path, "routes", index, "to"), route.to, f"a route of {title} leads to"
+                )
+        for index, after in enumerate(placed.step.after):
+            place = (*path, "after", index, "step")
+            if after.step == name:
+                yield problem(
+                    place, f"{title} waits for itself", "name the steps that have to be done before"
+                )
+            else:
+                yield from _outer(draft, place, after.step, f"{title} waits for")
+        yield from _own_names(draft, placed)
 
 
 def _workflow(draft: Draft) -> Iterator[Problem]:
     workflow = draft.definition.workflow
     if workflow.entry is not None:
         yield from _outer(draft, ("workflow", "entry"), workflow.entry, "the workflow begins with")
-    gates = {"interrupt_before": workflow.interrupt_before, "interrupt_after": workflow.interrupt_after}
-    for field, names in gates.items():
-        for index, name in enumerate(names):
+    for field in ("interrupt_before", "interrupt_after"):
+        for index, name in enumerate(getattr(workflow, field)):
             yield from _known(draft, ("workflow", field, index), name, f"{field} names")
     for name in workflow.inputs:
         if not _INPUT_NAME.fullmatch(name):
             hint = "use letters, digits, _ and -; do not begin with a digit"
             message = f"{name!r} cannot be an input's name"
             yield draft.source.problem(("workflow", "inputs", name), message, hint, key=True)
-
-
-def _after(draft: Draft, placed: Placed) -> Iterator[Problem]:
-    for index, after in enumerate(placed.step.after):
-        path = (*placed.path, "after", index, "step")
-        if after.step == placed.step.name:
-            hint = "name the steps that have to be done before"
-            yield draft.source.problem(path, f"{placed.title} waits for itself", hint)
-        else:
-            yield from _outer(draft, path, after.step, f"{placed.title} waits for")
 
 
 def _outer(draft: Draft, path: DataPath, name: str, what: str) -> Iterator[Problem]:
@@ -183,46 +168,38 @@ Followers = Mapping[str, set[str]]
 
 def check_order(draft: Draft) -> Iterator[Problem]:
     """Find problems with the order of steps; call it only if every step could be read."""
-    yield from _never_taken(draft)
-    placed = {each.step.name: each for each in draft.outer}
+    problem, placed = draft.source.problem, {each.step.name: each for each in draft.outer}
+    routes = {name: each.step.routes or [] for name, each in placed.items()}
+    for each in draft.outer:
+        always = [index for index, route in enumerate(each.step.routes or ()) if route.when is None][:1]
+        for index in range(always[0] + 1, len(each.step.routes or ())) if always else ():
+            message = f"this route of {each.title} is never taken: the one before always is"
+            yield problem((*each.path, "routes", index), message, "put the route without `when` last")
     if len(placed) != len(draft.outer):
         return
-    waiting = {
-        name: {after.step for after in each.step.after if after.step in placed}
-        for name, each in placed.items()
-    }
+    awaited = {name: {after.step for after in each.step.after} for name, each in placed.items()}
+    waiting = {name: names & placed.keys() for name, names in awaited.items()}
     loops = list(_loops({name: targets - {name} for name, targets in waiting.items()}))
     for loop in loops:
         message = f"steps wait for each other: {' -> '.join([*loop, loop[0]])}"
-        path = (*placed[loop[0]].path, "after")
-        yield draft.source.problem(path, message, "remove one of these from an `after`")
+        yield problem((*placed[loop[0]].path, "after"), message, "remove one of these from an `after`")
     follow = _followers(draft, waiting)
     reached = _reach(_first(draft, waiting, follow), follow)
     stuck = {name for loop in loops for name in loop} | {n for n, targets in waiting.items() if n in targets}
-    if not _leads_astray(draft, placed.keys()):
+    entry = draft.definition.workflow.entry
+    named = {route.to for each in routes.values() for route in each}.union(*awaited.values())
+    # A name that is wrong would lead somewhere if it were right.
+    if named - {END_ROUTE} | ({entry} if entry else set()) <= placed.keys():
         for name in placed.keys() - reached - _reach(stuck, follow):
             hint = f"let a route lead to it (`to: {name}`), or remove it"
-            yield draft.source.problem((*placed[name].path, "name"), f"step {name!r} is never reached", hint)
-    yield from _endless(draft, placed, follow, reached)
-
-
-def _never_taken(draft: Draft) -> Iterator[Problem]:
-    for placed in draft.outer:
-        always = False
-        for index, route in enumerate(placed.step.routes or ()):
-            if always:
-                path = (*placed.path, "routes", index)
-                message = f"this route of {placed.title} is never taken: the one before always is"
-                yield draft.source.problem(path, message, "put the route without `when` last")
-            always = always or route.when is None
-
-
-def _leads_astray(draft: Draft, known: Iterable[str]) -> bool:
-    """Return True if a name is wrong that would lead somewhere if it were right."""
-    routes = {route.to for placed in draft.outer for route in placed.step.routes or ()}
-    awaited = {after.step for placed in draft.outer for after in placed.step.after}
-    entry = draft.definition.workflow.entry
-    return not (routes - {END_ROUTE} | awaited | ({entry} if entry else set())) <= set(known)
+            yield problem((*placed[name].path, "name"), f"step {name!r} is never reached", hint)
+    leaving = _reach([END_ROUTE], _reversed(follow))
+    for loop in _loops({name: follow[name] for name in follow if name in reached and name not in leaving}):
+        last = placed[loop[-1]]
+        path = (*last.path, "routes") if last.step.routes else (*last.path, "name")
+        message = f"the loop {' -> '.join([*loop, loop[0]])} has no exit"
+        hint = f"give {listed(map(repr, loop))} a route with a condition that leads on, or to {END_ROUTE}"
+        yield problem(path, message, hint, key=bool(last.step.routes))
 
 
 def _followers(draft: Draft, waiting: Followers) -> dict[str, set[str]]:
@@ -261,20 +238,6 @@ def _reach(first: Iterable[str], follow: Followers) -> set[str]:
             reached.add(name)
             coming += follow.get(name, ())
     return reached
-
-
-def _endless(
-    draft: Draft, placed: Mapping[str, Placed], follow: Followers, reached: set[str]
-) -> Iterator[Problem]:
-    """Find loops without an exit."""
-    leaving = _reach([END_ROUTE], _reversed(follow))
-    stuck = {name: follow[name] for name in follow if name in reached and name not in leaving}
-    for loop in _loops(stuck):
-        last = placed[loop[-1]]
-        path = (*last.path, "routes") if last.step.routes else (*last.path, "name")
-        message = f"the loop {' -> '.join([*loop, loop[0]])} has no exit"
-        hint = f"give {listed(map(repr, loop))} a route with a condition that leads on, or to {END_ROUTE}"
-        yield draft.source.problem(path, message, hint, key=bool(last.step.routes))
 
 
 def _loops(follow: Followers) -> Iterator[list[str]]:
@@ -337,27 +300,24 @@ def check_declared(
     draft: Draft, path: DataPath, owner: str, kind: str, choices: list[Any], default: Any
 ) -> Iterator[Problem]:
     """Find choices and a default that do not fit the type that is declared with them."""
+    problem = draft.source.problem
     for index, choice in enumerate(choices):
         if not _is_open(choice) and not fits(kind, choice):
             message = f"a choice of {owner} is {given(choice)}, which is not of type {kind}"
-            yield draft.source.problem((*path, "choices", index), message, "change the choice or the type")
+            yield problem((*path, "choices", index), message, "change the choice or the type")
     if default is None or _is_open(default):
         return
     if not fits(kind, default):
+        hint = "change the default or the type"
+        if kind == "string" and isinstance(default, (int, float)):
+            hint = "put it in quotes, or change the type"
+        elif isinstance(default, str) and kind in ("integer", "number", "boolean"):
+            hint = "write it without quotes (true and false for a boolean), or change the type"
         message = f"the default of {owner} is {given(default)}, which is not of type {kind}"
-        yield draft.source.problem((*path, "default"), message, _default_hint(kind, default))
+        yield problem((*path, "default"), message, hint)
     elif choices and default not in choices and not any(map(_is_open, choices)):
-        message = f"the default of {owner} is not one of its choices"
         hint = f"the choices are {listed(map(str, choices))}"
-        yield draft.source.problem((*path, "default"), message, hint)
-
-
-def _default_hint(kind: str, default: Any) -> str:
-    if kind == "string" and isinstance(default, (int, float)):
-        return "put it in quotes, or change the type"
-    if isinstance(default, str) and kind in ("integer", "number", "boolean"):
-        return "write it without quotes (true and false for a boolean), or change the type"
-    return "change the default or the type"
+        yield problem((*path, "default"), f"the default of {owner} is not one of its choices", hint)
 
 
 def _is_open(value: Any) -> bool:

@@ -10,7 +10,7 @@ import copy
 import itertools
 import re
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,37 +33,32 @@ _Error = dict[str, Any]
 def parse(source: Source) -> Definition:
     """Return the definition that a file holds; raise `WorkflowInvalid` with everything that is wrong with it."""
     if not isinstance(source.data, dict):
-        raise WorkflowInvalid([_no_fields(source)])
-    try:
-        definition, errors = _validated(source.data), []
-    except ValidationError as invalid:
-        definition, errors = None, [dict(error) for error in invalid.errors(include_url=False)]
+        found = "a list" if isinstance(source.data, list) else "text or a number"
+        message = f"expected the fields workflow and steps, got {found}"
+        hint = "a workflow file begins with `workflow:` (with a `name`) and has a list of `steps:`"
+        raise WorkflowInvalid(
+            [source.problem((), "the file is empty" if source.data is None else message, hint)]
+        )
+    definition, errors = _validated(source.data)
     problems = [*_shape_problems(source, errors), *_kind_problems(source)]
-    draft = Draft(source, definition) if definition and not problems else _repaired(source, errors)
-    problems += _meaning_problems(draft, is_whole=not problems) if draft else []
+    is_whole = definition is not None and not problems
+    draft = Draft(source, definition) if definition and is_whole else _repaired(source, errors)
+    if draft is not None:
+        checks = (check_names, check_kinds, check_texts, *((check_order,) if is_whole else ()))
+        found_later = itertools.chain.from_iterable(check(draft) for check in checks)
+        problems += itertools.islice(found_later, MOST_PROBLEMS)
     if problems:
         raise WorkflowInvalid(problems)
     assert definition is not None
     return definition
 
 
-def _validated(data: Any) -> Definition:
-    return Definition.model_validate(data, by_alias=True, by_name=False)
-
-
-def _meaning_problems(draft: Draft, is_whole: bool) -> list[Problem]:
-    checks: list[Callable[[Draft], Iterator[Problem]]] = [check_names, check_kinds, check_texts]
-    checks += [check_order] if is_whole else []
-    found = itertools.chain.from_iterable(check(draft) for check in checks)
-    return list(itertools.islice(found, MOST_PROBLEMS))
-
-
-def _no_fields(source: Source) -> Problem:
-    hint = "a workflow file begins with `workflow:` (with a `name`) and has a list of `steps:`"
-    if source.data is None:
-        return source.problem((), "the file is empty", hint)
-    found = "a list" if isinstance(source.data, list) else "text or a number"
-    return source.problem((), f"expected the fields workflow and steps, got {found}", hint)
+def _validated(data: Any) -> tuple[Definition | None, list[_Error]]:
+    """Return the definition, or what keeps the data from being one."""
+    try:
+        return Definition.model_validate(data, by_alias=True, by_name=False), []
+    except ValidationError as invalid:
+        return None, [dict(error) for error in invalid.errors(include_url=False)]
 
 
 # Errors of the models as problems: in plain words, with a cure.
@@ -94,14 +89,6 @@ class _Misfit:
     """What the error's path has beyond it: a field that is missing, or one of a short form."""
     data: Any
     errors: list[_Error] = field(default_factory=list)
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the value stands for a part with fields."""
-        model = _model_at(self.path)
-        return bool(
-            model and model.short and self.rest[:1] == (model.short,) and not isinstance(self.data, dict)
-        )
 
 
 def _misfits(data: Any, errors: Sequence[_Error]) -> list[_Misfit]:
@@ -158,9 +145,10 @@ def _wording(misfit: _Misfit, error: _Error) -> tuple[str, str]:
     if kind == "too_short":
         return "the list is empty", "add an item, or leave the field out"
     expected = " or ".join(dict.fromkeys(_expected(each, misfit.path) for each in misfit.errors))
-    if misfit.is_short:
-        expected = f"{expected} or {_fields_of(_model_at(misfit.path))}"
-    return f"expected {expected}, got {given(data)}", _cure(misfit, error, expected)
+    model = _model_at(misfit.path)
+    if model and model.short and misfit.rest[:1] == (model.short,) and not isinstance(data, dict):
+        expected = f"{expected} or {_fields_of(model)}"
+    return f"expected {expected}, got {given(data)}", _cure(data, error, expected)
 
 
 def _expected(error: _Error, path: DataPath) -> str:
@@ -177,15 +165,11 @@ def _words(error: _Error) -> list[str]:
     return re.findall("'([^']*)'", error["ctx"]["expected"])
 
 
-def _cure(misfit: _Misfit, error: _Error, expected: str) -> str:
-    data = misfit.data
+def _cure(data: Any, error: _Error, expected: str) -> str:
     if data is None:
         return "give it a value, or leave the field out"
-    if (
-        error["type"] == "literal_error"
-        and isinstance(data, str)
-        and (close := did_you_mean(data, _words(error)))
-    ):
+    is_word = error["type"] == "literal_error" and isinstance(data, str)
+    if is_word and (close := did_you_mean(data, _words(error))):
         return close
     if "a list" in expected and not isinstance(data, list):
         return "begin each item with `- `"
@@ -198,7 +182,7 @@ def _cure(misfit: _Misfit, error: _Error, expected: str) -> str:
 
 def _unknown_hint(path: DataPath, may_search: bool) -> str:
     model, name = _model_at(path[:-1]) or Definition, str(path[-1])
-    known = _field_names(model)
+    known = _fields(model)
     inner = {place: _model_of(declared) for place, declared in _fields(model).items()}
     inside = [f"`{place}`" for place, part in inner.items() if part is not None and name in _fields(part)]
     if inside:
@@ -211,12 +195,8 @@ def _fields(model: type[Part]) -> dict[str, Any]:
     return {declared.alias or name: declared.annotation for name, declared in model.model_fields.items()}
 
 
-def _field_names(model: type[Part]) -> list[str]:
-    return list(_fields(model))
-
-
 def _fields_of(model: type[Part] | None) -> str:
-    return f"fields ({listed(_field_names(model), 6)})" if model is not None else "fields"
+    return f"fields ({listed(_fields(model), 6)})" if model is not None else "fields"
 
 
 def _model_at(path: DataPath) -> type[Part] | None:
@@ -292,25 +272,22 @@ def _raw_steps(steps: Any, path: DataPath) -> Iterator[tuple[DataPath, dict[str,
 def _repaired(source: Source, errors: Sequence[_Error]) -> Draft | None:
     """Return what can be read of a file; a step that cannot keeps its place, without its kind."""
     data = copy.deepcopy(source.data)
-    names = {
-        step["name"]
-        for _, step in _raw_steps(data.get("steps"), ("steps",))
-        if isinstance(step.get("name"), str)
-    }
+    given_names = (step.get("name") for _, step in _raw_steps(data.get("steps"), ("steps",)))
+    names = frozenset(name for name in given_names if isinstance(name, str))
     unread: set[DataPath] = set()
     for _ in range(_ROUNDS):
-        for misfit in sorted(_misfits(data, errors), key=lambda misfit: _order(misfit.path), reverse=True):
+        # From the end, so that no place moves before it is looked at.
+        by_place = {
+            tuple((isinstance(part, str), part) for part in each.path): each
+            for each in _misfits(data, errors)
+        }
+        for _, misfit in sorted(by_place.items(), reverse=True):
             _leave_out(data, misfit)
         _complete(data, unread)
-        try:
-            return Draft(source, _validated(data), frozenset(unread), frozenset(names))
-        except ValidationError as invalid:
-            errors = [dict(error) for error in invalid.errors(include_url=False)]
+        definition, errors = _validated(data)
+        if definition is not None:
+            return Draft(source, definition, frozenset(unread), names)
     return None
-
-
-def _order(path: DataPath) -> tuple[tuple[bool, Any], ...]:
-    return tuple((isinstance(part, str), part) for part in path)
 
 
 def _leave_out(data: Any, misfit: _Misfit) -> None:
