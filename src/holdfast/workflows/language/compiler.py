@@ -321,16 +321,14 @@ def _check_arguments(called: str, work: Any, values: Sequence[Any], named: Mappi
     try:
         signature.bind(*values, **named)
     except TypeError:
-        shown = [_declared(each) for each in signature.parameters.values() if each.name != "meter"]
+        shown = []
+        for each in signature.parameters.values():
+            default = (
+                "" if each.default is each.empty else "=…" if callable(each.default) else f"={each.default!r}"
+            )
+            star = "*" if each.kind == each.VAR_POSITIONAL else ""
+            shown += [f"{star}{each.name}{default}"] if each.name != "meter" else []
         raise Misuse(f"{called} takes ({', '.join(shown)})") from None
-
-
-def _declared(parameter: inspect.Parameter) -> str:
-    """Write a parameter as it is declared, without its type."""
-    default = parameter.default
-    if default is parameter.empty:
-        return f"*{parameter.name}" if parameter.kind == parameter.VAR_POSITIONAL else parameter.name
-    return f"{parameter.name}={'…' if callable(default) else repr(default)}"
 
 
 class Compiler:
@@ -378,7 +376,9 @@ class Compiler:
             case nodes.Compare():
                 return self._comparison(node)
             case nodes.CondExpr():
-                return self._conditional(node)
+                test, then = self.part(node.test), self.part(node.expr1)
+                otherwise = _constant(None) if node.expr2 is None else self.part(node.expr2)
+                return lambda evaluation: (then if truth(test(evaluation)) else otherwise)(evaluation)
             case nodes.And() | nodes.Or():
                 return self._either(node)
             case nodes.Not():
@@ -409,33 +409,27 @@ class Compiler:
             return _constant(None)
         open_ended = not isinstance(node, nodes.Name) or node.name in self.bound
         fixed = [node.name] if isinstance(node, nodes.Name) and not open_ended else []
-        called = node.name if isinstance(node, nodes.Name) else "the value"
-        result = self._name(node) if isinstance(node, nodes.Name) else self.part(node)
+        called, result = "the value", None
+        if isinstance(node, nodes.Name):
+            called = name = node.name
+            result = _at(self.place(node), lambda evaluation: evaluation.read(name))
+        result = result or self.part(node)
         for link in reversed(links):
             key = _fixed_key(link)
             open_ended = open_ended or not isinstance(key, str)
             fixed += [] if open_ended else [str(key)]
-            result = _at(self.place(link), self._link(link, result, called))
+            result = _at(self.place(link), self._link(link, result, _shortened(called)))
             called += f".{key}" if isinstance(key, str) else f"[{'…' if key is None else key}]"
         if fixed:
             self.paths.add(tuple(fixed))
         return result
 
-    def _name(self, node: nodes.Name) -> Part:
-        called = node.name
-        return _at(self.place(node), lambda evaluation: evaluation.read(called))
-
-    def _link(self, link: nodes.Getattr | nodes.Getitem, container: Part, called: str) -> Part:
-        name = _shortened(called)
-        if isinstance(link, nodes.Getattr):
-            attribute = link.attr
-            return lambda evaluation: look_up(container(evaluation), attribute, name)
-        if isinstance(link.arg, nodes.Slice):
+    def _link(self, link: nodes.Getattr | nodes.Getitem, container: Part, name: str) -> Part:
+        if isinstance(link, nodes.Getitem) and isinstance(link.arg, nodes.Slice):
             ends = (link.arg.start, link.arg.stop, link.arg.step)
-            return _call(
-                cut, [container, *(_constant(None) if end is None else self.part(end) for end in ends)]
-            )
-        key = self.part(link.arg)
+            given = [_constant(None) if end is None else self.part(end) for end in ends]
+            return _call(cut, [container, *given])
+        key = _constant(link.attr) if isinstance(link, nodes.Getattr) else self.part(link.arg)
         return lambda evaluation: look_up(container(evaluation), key(evaluation), name)
 
     def _arguments(self, node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[list[Part], dict[str, Part]]:
@@ -479,11 +473,6 @@ class Compiler:
 
         return run
 
-    def _conditional(self, node: nodes.CondExpr) -> Part:
-        test, then = self.part(node.test), self.part(node.expr1)
-        otherwise = _constant(None) if node.expr2 is None else self.part(node.expr2)
-        return lambda evaluation: (then if truth(test(evaluation)) else otherwise)(evaluation)
-
     def _either(self, node: nodes.And | nodes.Or) -> Part:
         left, right, stop_at = self.part(node.left), self.part(node.right), isinstance(node, nodes.Or)
 
@@ -511,13 +500,7 @@ class Compiler:
 
     def block(self, body: Sequence[nodes.Node]) -> Part:
         """Compile several statements, one after the other."""
-        statements: list[Part] = []
-        for node in body:
-            try:
-                statements += self._statements(node)
-            except Misuse as error:
-                error.where = error.where or self.place(node)
-                raise
+        statements = [statement for node in body for statement in self._statements(node)]
 
         def run(evaluation: Evaluation) -> None:
             for statement in statements:
@@ -526,18 +509,22 @@ class Compiler:
         return run
 
     def _statements(self, node: nodes.Node) -> Iterator[Part]:
-        match node:
-            case nodes.Output():
-                yield from (self._output(child) for child in node.nodes)
-            case nodes.If():
-                yield _at(self.place(node.test), self._if(node))
-            case nodes.For():
-                yield _at(self.place(node.iter), self._for(node))
-            case nodes.Assign():
-                yield _at(self.place(node), self._set(node))
-            case _:
-                tag = _TAGS.get(type(node), type(node).__name__.lower())
-                raise Misuse(f"{{% {tag} %}} is not available in templates; there are if, for and set")
+        try:
+            match node:
+                case nodes.Output():
+                    yield from map(self._output, node.nodes)
+                case nodes.If():
+                    yield _at(self.place(node.test), self._if(node))
+                case nodes.For():
+                    yield _at(self.place(node.iter), self._for(node))
+                case nodes.Assign():
+                    yield _at(self.place(node), self._set(node))
+                case _:
+                    tag = _TAGS.get(type(node), type(node).__name__.lower())
+                    raise Misuse(f"{{% {tag} %}} is not available in templates; there are if, for and set")
+        except Misuse as error:
+            error.where = error.where or self.place(node)
+            raise
 
     def _output(self, node: nodes.Node) -> Part:
         if isinstance(node, nodes.TemplateData):

@@ -188,18 +188,26 @@ def items_of(meter: Meter, values: Any) -> list[Any]:
     return [exact(item) for item in items]
 
 
-def field_of(meter: Meter, attribute: Any) -> Callable[[Any], Any]:
-    """Return a reader of `attribute`, which may be dotted, of an item; without one, of the item itself."""
+def field_of(meter: Meter, attribute: Any) -> Callable[..., Any]:
+    """Return a reader of `attribute`, which may be dotted, of an item; without one, of the item itself.
+
+    The reader takes a default, which stands for an attribute that is missing.
+    """
     if attribute is None:
-        return lambda item: item
+        return lambda item, default=None: item
     keys = text(attribute).split(".") if kind(attribute) == "text" else [whole(attribute)]
     called = f"the item (for attribute {attribute!r:.60})"
     meter.characters(size(attribute) if kind(attribute) == "text" else 0)
 
-    def read(item: Any) -> Any:
+    def read(item: Any, default: Any = None) -> Any:
         meter.charge(len(keys))
-        for key in keys:
-            item = look_up(item, key, called)
+        try:
+            for key in keys:
+                item = look_up(item, key, called)
+        except Missing:
+            if default is None:
+                raise
+            return default
         return item
 
     return read
@@ -356,14 +364,12 @@ def _replace(meter: Meter, value: Any, old: Any, new: Any) -> str:
     return text(value).replace(text(old), text(new))
 
 
-def _starts(meter: Meter, value: Any, beginning: Any) -> bool:
-    meter.characters(size(text(beginning)))
-    return text(value).startswith(text(beginning))
+def _affixed(test: Callable[[str, str], bool]) -> Callable[..., bool]:
+    def run(meter: Meter, value: Any, affix: Any) -> bool:
+        meter.characters(size(text(affix)))
+        return test(text(value), text(affix))
 
-
-def _ends(meter: Meter, value: Any, ending: Any) -> bool:
-    meter.characters(size(text(ending)))
-    return text(value).endswith(text(ending))
+    return run
 
 
 def _truncate(meter: Meter, value: Any, length: Any = 255, killwords: Any = False, end: Any = "…") -> str:
@@ -453,29 +459,24 @@ def _selection(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
             raise Misuse("say which attribute the items are picked by, such as selectattr('status')")
         read = field_of(meter, arguments[0] if by_attribute else None)
         called, *rest = arguments[by_attribute:] or (None,)
-        test = _of_truth if called is None else TESTS.get(text(called))
+        test = FUNCTIONS["bool"] if called is None else TESTS.get(text(called))
         if test is None:
             raise Misuse(f"there is no test {called!r:.60}; {known(text(called), TESTS)}")
-        return [item for item in items_of(meter, values) if _passes(meter, read, test, item, rest) is keep]
+        return [item for item in items_of(meter, values) if passes(meter, read, test, item, rest) is keep]
+
+    def passes(meter: Meter, read: Any, test: Any, item: Any, rest: list[Any]) -> bool:
+        """Return True if an item passes a test; an item without the attribute does not."""
+        meter.charge(1)
+        try:
+            value = read(item)
+        except Missing:
+            return False
+        try:
+            return bool(test(meter, value, *rest))
+        except TypeError:
+            raise Misuse("the test was given too few or too many values") from None
 
     return run
-
-
-def _of_truth(meter: Meter, value: Any) -> bool:
-    return truth(value)
-
-
-def _passes(meter: Meter, read: Callable[[Any], Any], test: Any, item: Any, rest: list[Any]) -> bool:
-    """Return True if an item passes a test; an item without the attribute does not."""
-    meter.charge(1)
-    try:
-        value = read(item)
-    except Missing:
-        return False
-    try:
-        return bool(test(meter, value, *rest))
-    except TypeError:
-        raise Misuse("the test was given too few or too many values") from None
 
 
 def _group(meter: Meter, values: Any, attribute: Any) -> list[Any]:
@@ -504,7 +505,7 @@ def _map(
     meter.charge(len(items))
     if function is None:
         read = field_of(meter, attribute)
-        return [_attribute(read, item, default) for item in items]
+        return [read(item, default) for item in items]
     work = FUNCTIONS.get(text(function))
     if work is None:
         raise Misuse(f"map cannot use {text(function)!r:.60}; {known(text(function), FUNCTIONS)}")
@@ -512,15 +513,6 @@ def _map(
         return [work(meter, item, *arguments) for item in items]
     except TypeError:
         raise Misuse(f"{text(function)} was given too few or too many values by map") from None
-
-
-def _attribute(read: Any, item: Any, default: Any) -> Any:
-    try:
-        return read(item)
-    except Missing:
-        if default is None:
-            raise
-        return default
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -561,8 +553,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "split": _split,
     "join": _join,
     "replace": _replace,
-    "startswith": _starts,
-    "endswith": _ends,
+    "startswith": _affixed(str.startswith),
+    "endswith": _affixed(str.endswith),
     "truncate": _truncate,
     "indent": _indent,
     "tojson": _to_json,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.workflows.language.values import MAX_DEPTH, Extent, Misuse
 MAX_EXPRESSION, MAX_EXPRESSION_PARTS = 4_000, 1_000
 MAX_TEMPLATE, MAX_TEMPLATE_PARTS = 100_000, 20_000
 MAX_TREE = 100_000
+_LINE_END = re.compile("\r\n?")
 
 _TreePath = tuple[str | int, ...]
 
@@ -101,7 +103,7 @@ def compile_expression(text: str) -> Expression:
         raise TemplateError(
             f"the expression has more than {MAX_EXPRESSION:,} characters; do it in a step", 1, 1
         )
-    source = _one_line_end(bare)
+    source = _LINE_END.sub("\n", bare)
     compiler = Compiler(source)
     try:
         if not (bare[2:-2] if is_wrapped else bare).strip():
@@ -125,21 +127,18 @@ def compile_template(text: str) -> Template:
         raise TemplateError(
             f"a template can have {MAX_TEMPLATE:,} characters; put this text into a file", 1, 1
         )
-    source = _one_line_end(text)
+    source = _LINE_END.sub("\n", text)
     compiler = Compiler(source)
     try:
         tree = parse(source)
         assert isinstance(tree, nodes.Template)
         check_shape(tree, MAX_TEMPLATE_PARTS)
-        body, single = compiler.block(tree.body), _single(tree.body)
+        body, single, found = compiler.block(tree.body), _single(tree.body), _outputs(tree.body)
         part = None if single is None else compiler.part(single)
-        return Template(source, body, part, compiler.paths, _pieces(tree.body))
+        texts = (child.data if isinstance(child, nodes.TemplateData) else None for child in found or ())
+        return Template(source, body, part, compiler.paths, None if found is None else list(texts))
     except Misuse as error:
         raise _error(error, source) from None
-
-
-def _one_line_end(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _outputs(body: list[nodes.Node]) -> list[nodes.Expr] | None:
@@ -153,13 +152,6 @@ def _single(body: list[nodes.Node]) -> nodes.Node | None:
     """Return the only `{{ value }}` of a template that has nothing else."""
     found = _outputs(body) or []
     return found[0] if len(found) == 1 and not isinstance(found[0], nodes.TemplateData) else None
-
-
-def _pieces(body: list[nodes.Node]) -> list[str | None] | None:
-    found = _outputs(body)
-    if found is None:
-        return None
-    return [child.data if isinstance(child, nodes.TemplateData) else None for child in found]
 
 
 def _error(error: Misuse, text: str) -> TemplateError:

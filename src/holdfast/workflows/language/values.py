@@ -99,22 +99,18 @@ class Extent:
             one = coming.pop()
             found = kind(one)
             if found in ("list", "mapping"):
-                self._count(size(one), 0)
+                self._parts -= size(one)
                 coming.extend(elements(one))
                 if found == "mapping":
                     coming.extend(item for _, item in entries(one))
             elif found == "text" or isinstance(one, (bytes, bytearray)):
-                self._count(0, len(one))
+                self._characters -= len(one)
+            if self._parts < 0 or self._characters < 0:
+                raise Misuse(
+                    f"the values come to more than {MAX_PARTS_MADE:,} parts or {MAX_CHARACTERS_MADE:,} characters; "
+                    "hand on only what is needed of them, or keep them in a file and hand on its path"
+                )
         return value
-
-    def _count(self, parts: int, characters: int) -> None:
-        self._parts -= parts
-        self._characters -= characters
-        if self._parts < 0 or self._characters < 0:
-            raise Misuse(
-                f"the values come to more than {MAX_PARTS_MADE:,} parts or {MAX_CHARACTERS_MADE:,} characters; "
-                "hand on only what is needed of them, or keep them in a file and hand on its path"
-            )
 
 
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -256,7 +252,13 @@ def look_up(value: Any, key: Any, name: str) -> Any:
     """Return the item of a mapping or list that is called `name` in the source."""
     found, key = kind(value), exact(key)
     if found in ("mapping", "lookup"):
-        return _by_key(value, key, name, found)
+        if kind(key) not in SCALARS:
+            raise Misuse(f"{describe(key)} cannot be a key of {name}; use a text or a number")
+        if found == "lookup":
+            return exact(value[key])
+        if not dict.__contains__(value, key):
+            raise Missing(lambda: missing_text(key, dict.__iter__(value), name))
+        return exact(dict.__getitem__(value, key))
     if found in ("list", "text") and type(key) is int:
         if not -size(value) <= key < size(value):
             raise Missing(lambda: f"{name} has {size(value)} item(s), so there is no [{_shown(key)}]")
@@ -268,16 +270,6 @@ def look_up(value: Any, key: Any, name: str) -> Any:
             lambda: f"{name} is {describe(value)}; {_shown(key)} needs an item of it first, such as {name}[0]"
         )
     raise Missing(lambda: f"{name} is {describe(value)}; it has no {_shown(key)}")
-
-
-def _by_key(value: Any, key: Any, name: str, found: str) -> Any:
-    if kind(key) not in SCALARS:
-        raise Misuse(f"{describe(key)} cannot be a key of {name}; use a text or a number")
-    if found == "lookup":
-        return exact(value[key])
-    if not dict.__contains__(value, key):
-        raise Missing(lambda: missing_text(key, dict.__iter__(value), name))
-    return exact(dict.__getitem__(value, key))
 
 
 def missing_text(key: Any, known: Iterable[Any], name: str | None) -> str:
@@ -313,42 +305,28 @@ def equal(meter: Meter, one: Any, other: Any) -> bool:
                 meter.characters(min(size(left), size(right)))
             if (len(kinds) > 1 and not kinds <= NUMBERS) or exact(left) != exact(right):
                 return False
-        elif len(kinds) > 1 or not _pair_up(meter, left, right, pairs):
+        elif len(kinds) > 1 or size(left) != size(right):
             return False
-    return True
-
-
-def _pair_up(meter: Meter, left: Any, right: Any, pairs: list[tuple[Any, Any]]) -> bool:
-    """Queue the items of two lists or two mappings; return False if their lengths or keys differ."""
-    if size(left) != size(right):
-        return False
-    if left is right:
-        return True
-    meter.new_list(size(left) + len(pairs))
-    if kind(left) == "list":
-        pairs.extend(zip(elements(left), elements(right), strict=True))
-        return True
-    for key, value in entries(left):
-        if kind(key) not in SCALARS or not dict.__contains__(right, key):
-            return False
-        pairs.append((value, dict.__getitem__(right, key)))
+        elif left is not right:
+            meter.new_list(size(left) + len(pairs))
+            if kinds == {"list"}:
+                pairs.extend(zip(elements(left), elements(right), strict=True))
+                continue
+            for key, value in entries(left):
+                if kind(key) not in SCALARS or not dict.__contains__(right, key):
+                    return False
+                pairs.append((value, dict.__getitem__(right, key)))
     return True
 
 
 def as_text(meter: Meter, value: Any) -> str:
     """Write a value into a text: null as nothing, `true`, numbers, lists and mappings as JSON."""
     found, value = kind(value), exact(value)
-    if found == "text":
-        return str(value)
-    if found == "null":
-        return ""
-    if found == "boolean":
-        return "true" if value else "false"
-    if found == "number":
-        if not fits(value):
-            raise Misuse(f"the number has more than {MAX_BITS} bits and cannot be written")
-        return str(value)
-    return as_json(meter, value)
+    if found not in SCALARS:
+        return as_json(meter, value)
+    if not fits(value):
+        raise Misuse(f"the number has more than {MAX_BITS} bits and cannot be written")
+    return {None: "", True: "true", False: "false"}[value] if found in ("null", "boolean") else str(value)
 
 
 def as_json(meter: Meter, value: Any, indent: int | None = None) -> str:
@@ -372,16 +350,15 @@ def _copy(meter: Meter, value: Any, written: list[int], depth: int) -> Any:
     if found == "list":
         return [_copy(meter, item, written, depth - 1) for item in elements(value)]
     if found == "mapping":
-        return {_key(key, written): _copy(meter, item, written, depth - 1) for key, item in entries(value)}
+        copied = {}
+        for key, item in entries(value):
+            if kind(key) not in SCALARS or not fits(exact(key)):
+                raise Misuse(f"a mapping with {describe(key)} as a key cannot be written as text")
+            written[0] += size(key) if kind(key) == "text" else 4
+            copied[exact(key)] = _copy(meter, item, written, depth - 1)
+        return copied
     if found not in SCALARS:
         raise Misuse(f"{describe(value)} cannot be written as text; let the step return plain data")
-    if found == "number" and not fits(value):
+    if not fits(value):
         raise Misuse(f"a number has more than {MAX_BITS} bits and cannot be written")
     return value
-
-
-def _key(key: Any, written: list[int]) -> Any:
-    if kind(key) not in SCALARS or not fits(exact(key)):
-        raise Misuse(f"a mapping with {describe(key)} as a key cannot be written as text")
-    written[0] += size(key) if kind(key) == "text" else 4
-    return exact(key)
