@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -67,104 +67,112 @@ ValueType = Literal["string", "integer", "number", "boolean", "array", "object",
 OnError = Literal["fail_fast", "continue", "all_or_nothing"]
 
 
+def _optional(default: Any, description: str, **rules: Any) -> Any:
+    """Declare a field that may be left out."""
+    return Field(default=default, description=description, **rules)
+
+
+_NOT_GIVEN: tuple[Any, ...] = (None, "", [])
+
+
 class Part(BaseModel):
     """A part of a workflow file: what is not declared is refused, nothing changes once it is read.
 
     `short` is the field that a value alone stands for: `shell: ls` is short for `shell: {run: ls}`.
-    `templates` are the fields that may hold templates.
+    `templates` are the fields that may hold templates. Of the two fields of `either` exactly one is given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
     short: ClassVar[str] = ""
     templates: ClassVar[tuple[str, ...]] = ()
+    either: ClassVar[tuple[str, str, str] | None] = None
+    """Two fields, and what is wrong if both or none of them are given."""
 
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, data: Any) -> Any:
         return {cls.short: data} if cls.short and not isinstance(data, (dict, cls)) else data
 
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if self.either is not None:
+            one, other, problem = self.either
+            if (getattr(self, one) in _NOT_GIVEN) == (getattr(self, other) in _NOT_GIVEN):
+                raise ValueError(problem)
+        return self
+
 
 class Input(Part):
     """One input of a workflow."""
 
-    type: ValueType = Field(default="string", description="Of which type its values are.")
-    required: bool = Field(
-        default=False, description="Refuse to run without it. An input with a default is not missed."
-    )
-    default: Any = Field(default=None, description="What it is if it is not given.")
-    description: str = Field(default="", description="What it is for; shown when it is missing.")
-    choices: list[Any] | None = Field(default=None, min_length=1, description="The values it may have.")
+    type: ValueType = _optional("string", "Of which type its values are.")
+    required: bool = _optional(False, "Refuse to run without it. An input with a default is not missed.")
+    default: Any = _optional(None, "What it is if it is not given.")
+    description: str = _optional("", "What it is for; shown when it is missing.")
+    choices: list[Any] | None = _optional(None, "The values it may have.", min_length=1)
 
 
 class Retention(Part):
     """How long runs and their checkpoints are kept."""
 
-    max_checkpoints: int | None = Field(default=None, ge=1, description="Per workflow, oldest dropped first.")
-    max_age_days: float | None = Field(default=7, gt=0, description="Older ones are dropped.")
-    keep_successful: bool = Field(default=True, description="The last successful run outlives both limits.")
-    pause_ttl: Duration | None = Field(
-        default=None, description="How long an unanswered question takes an answer."
-    )
+    max_checkpoints: int | None = _optional(None, "Per workflow, oldest dropped first.", ge=1)
+    max_age_days: float | None = _optional(7, "Older ones are dropped.", gt=0)
+    keep_successful: bool = _optional(True, "The last successful run outlives both limits.")
+    pause_ttl: Duration | None = _optional(None, "How long an unanswered question takes an answer.")
 
 
 class Checkpoint(Part):
     """What is saved, where, and what a failure means."""
 
-    enabled: bool = Field(
-        default=True, description="If false, a run is saved only when it pauses, fails, is stopped or ends."
+    enabled: bool = _optional(
+        True, "If false, a run is saved only when it pauses, fails, is stopped or ends."
     )
-    storage: Literal["sqlite", "files", "memory"] = Field(
-        default="sqlite",
-        description="One SQLite file, a folder per run, or nothing that outlives the process.",
+    storage: Literal["sqlite", "files", "memory"] = _optional(
+        "sqlite", "One SQLite file, a folder per run, or nothing that outlives the process."
     )
-    path: str = Field(default=".holdfast/", description="A folder; ${workflow.name} is the workflow's name.")
-    on_failure: Literal["pause", "continue", "rollback"] = Field(
-        default="pause",
-        description="Keep the run to be resumed, go on without the step, or go back to where the run began.",
+    path: str = _optional(".holdfast/", "A folder; ${workflow.name} is the workflow's name.")
+    on_failure: Literal["pause", "continue", "rollback"] = _optional(
+        "pause", "Keep the run to be resumed, go on without the step, or go back to where the run began."
     )
-    on_save_error: Literal["fail", "continue"] = Field(
-        default="continue", description="What happens if a checkpoint cannot be saved."
+    on_save_error: Literal["fail", "continue"] = _optional(
+        "continue", "What happens if a checkpoint cannot be saved."
     )
-    durability: Literal["full", "process", "exit"] = Field(
-        default="full",
-        description="What a saved step survives: a power cut (full) or a killed process (process); "
+    durability: Literal["full", "process", "exit"] = _optional(
+        "full",
+        "What a saved step survives: a power cut (full) or a killed process (process); "
         "`exit` saves only at a pause, a failure or the end.",
     )
-    interval: int = Field(default=1, ge=0, description="Save every so many waves of steps.")
-    preserve: Literal["last", "all", "none"] = Field(
-        default="last",
-        description="What a completed run leaves: all of it, which only `last` leaves to retention, or `none` of it.",
+    interval: int = _optional(1, "Save every so many waves of steps.", ge=0)
+    preserve: Literal["last", "all", "none"] = _optional(
+        "last",
+        "What a completed run leaves: all of it, which only `last` leaves to retention, or `none` of it.",
     )
-    retention: Retention | None = Field(
-        default=None, description="How long runs are kept; by default for ever."
-    )
+    retention: Retention | None = _optional(None, "How long runs are kept; by default for ever.")
 
 
 class Limits(Part):
     """What a run may use."""
 
-    max_iterations: int | None = Field(
-        default=None,
+    max_iterations: int | None = _optional(
+        None,
+        "Waves of steps, over all resumes. By default 100, and ten for each step of a longer file.",
         ge=1,
         le=1_000_000,
-        description="Waves of steps, over all resumes. By default 100, and ten for each step of a longer file.",
     )
-    timeout: Timeout | None = Field(
-        default=None, description="Working time of one execution; a resume starts at zero."
+    timeout: Timeout | None = _optional(None, "Working time of one execution; a resume starts at zero.")
+    budget: float | None = _optional(None, "US dollars for agents, over all resumes.", ge=0)
+    budget_mode: Literal["enforce", "audit"] = _optional(
+        "enforce", "Stop when the budget is spent, or only tell."
     )
-    budget: float | None = Field(default=None, ge=0, description="US dollars for agents, over all resumes.")
-    budget_mode: Literal["enforce", "audit"] = Field(
-        default="enforce", description="Stop when the budget is spent, or only tell."
-    )
-    max_parallel: int = Field(default=16, ge=1, le=1000, description="How many steps run at once.")
+    max_parallel: int = _optional(16, "How many steps run at once.", ge=1, le=1000)
 
 
 class Hooks(Part):
     """Shell commands that run when a run starts, completes or fails; they change nothing in it."""
 
-    on_start: str | None = Field(default=None, description="Run when a run begins.")
-    on_complete: str | None = Field(default=None, description="Run when a run has completed.")
-    on_error: str | None = Field(default=None, description="Run when a run has failed.")
+    on_start: str | None = _optional(None, "Run when a run begins.")
+    on_complete: str | None = _optional(None, "Run when a run has completed.")
+    on_error: str | None = _optional(None, "Run when a run has failed.")
 
 
 class WorkflowSettings(Part):
@@ -173,66 +181,52 @@ class WorkflowSettings(Part):
     name: str = Field(
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}$", description="Its name; runs are kept under it."
     )
-    description: str = Field(default="", description="What it is for.")
-    version: str | int | float | None = Field(
-        default=None, description="Yours to choose; it is kept with every run."
+    description: str = _optional("", "What it is for.")
+    version: str | int | float | None = _optional(None, "Yours to choose; it is kept with every run.")
+    tags: list[str] = _optional([], "Words to find its runs by.")
+    entry: StepName | None = _optional(None, "The first step; by default the first in the list.")
+    inputs: dict[str, Input] = _optional({}, "What a run is given, by name.")
+    vars: dict[str, Any] = _optional({}, "Constants, seen as vars.NAME.")
+    checkpoint: Checkpoint = _optional(Checkpoint(), "How its runs are saved.")
+    limits: Limits = _optional(Limits(), "What its runs may use.")
+    hooks: Hooks = _optional(Hooks(), "Commands that run when a run starts, completes or fails.")
+    interrupt_before: list[StepName] = _optional([], "Steps before which a run pauses.")
+    interrupt_after: list[StepName] = _optional([], "Steps after which a run pauses.")
+    on_change: Literal["warn", "fail", "use_saved"] = _optional(
+        "warn", "What a resume does if the file has changed since the run began."
     )
-    tags: list[str] = Field(default=[], description="Words to find its runs by.")
-    entry: StepName | None = Field(
-        default=None, description="The first step; by default the first in the list."
-    )
-    inputs: dict[str, Input] = Field(default={}, description="What a run is given, by name.")
-    vars: dict[str, Any] = Field(default={}, description="Constants, seen as vars.NAME.")
-    checkpoint: Checkpoint = Field(default=Checkpoint(), description="How its runs are saved.")
-    limits: Limits = Field(default=Limits(), description="What its runs may use.")
-    hooks: Hooks = Field(
-        default=Hooks(), description="Commands that run when a run starts, completes or fails."
-    )
-    interrupt_before: list[StepName] = Field(default=[], description="Steps before which a run pauses.")
-    interrupt_after: list[StepName] = Field(default=[], description="Steps after which a run pauses.")
-    on_change: Literal["warn", "fail", "use_saved"] = Field(
-        default="warn", description="What a resume does if the file has changed since the run began."
-    )
-    metadata: dict[str, Any] = Field(default={}, description="Anything else; it is kept with every run.")
+    metadata: dict[str, Any] = _optional({}, "Anything else; it is kept with every run.")
 
 
 class Route(Part):
     """One way on from a step. The first whose condition holds is taken; without one it always holds."""
 
     to: str = Field(description="The step that follows, or $end.")
-    when: str | None = Field(
-        default=None, description="An expression; without one the route is always taken."
-    )
+    when: str | None = _optional(None, "An expression; without one the route is always taken.")
 
 
 class After(Part):
     """A step that another one waits for."""
 
-    short: ClassVar[str] = "step"
+    short = "step"
 
     step: StepName = Field(description="Its name.")
-    required: bool = Field(
-        default=True, description="If false, the step runs even if this one failed or was skipped."
-    )
+    required: bool = _optional(True, "If false, the step runs even if this one failed or was skipped.")
 
 
 class Retry(Part):
     """Retry policy of a step."""
 
-    attempts: int = Field(
-        default=3, ge=1, le=100, description="How often it is tried, the first time included."
+    attempts: int = _optional(3, "How often it is tried, the first time included.", ge=1, le=100)
+    backoff: Literal["exponential", "fixed"] = _optional(
+        "exponential", "Whether the delay doubles from try to try."
     )
-    backoff: Literal["exponential", "fixed"] = Field(
-        default="exponential", description="Whether the delay doubles from try to try."
+    delay: Duration = _optional(2.0, "How long to wait before the second try.")
+    max_delay: Duration = _optional(
+        60.0, "The longest wait between two tries, whatever a server asks for with Retry-After."
     )
-    delay: Duration = Field(default=2.0, description="How long to wait before the second try.")
-    max_delay: Duration = Field(
-        default=60.0,
-        description="The longest wait between two tries, whatever a server asks for with Retry-After.",
-    )
-    on: Literal["any", "transient", "timeout"] | None = Field(
-        default=None,
-        description="Which failures are worth it: by default transient ones for http and agent, any for others.",
+    on: Literal["any", "transient", "timeout"] | None = _optional(
+        None, "Which failures are worth it: by default transient ones for http and agent, any for others."
     )
 
 
@@ -242,70 +236,58 @@ class ForEach(Part):
     in_: str | list[Any] | dict[str, Any] = Field(
         alias="in", description="A list, fields, or one template that gives them."
     )
-    as_: str = Field(
-        default="item",
-        alias="as",
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="The name that the item has in templates.",
+    as_: str = _optional(
+        "item", "The name that the item has in templates.", alias="as", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
     )
-    key: str | None = Field(
-        default=None, description="An expression that names the item; by default its index or key."
-    )
-    max_parallel: int = Field(default=10, ge=1, le=1000, description="How many items are worked on at once.")
-    mode: Literal["parallel", "sequential"] = Field(
-        default="parallel", description="At once, or one after the other."
-    )
-    on_error: OnError = Field(
-        default="fail_fast",
-        description="Stop at the first failure, go on with the others, or fail unless all succeed.",
+    key: str | None = _optional(None, "An expression that names the item; by default its index or key.")
+    max_parallel: int = _optional(10, "How many items are worked on at once.", ge=1, le=1000)
+    mode: Literal["parallel", "sequential"] = _optional("parallel", "At once, or one after the other.")
+    on_error: OnError = _optional(
+        "fail_fast", "Stop at the first failure, go on with the others, or fail unless all succeed."
     )
 
 
 class Shell(Part):
     """A command, run by a shell. Values are handed over as variables, never as code."""
 
-    short: ClassVar[str] = "run"
-    templates: ClassVar[tuple[str, ...]] = ("run", "cwd", "env", "stdin")
+    short = "run"
+    templates = ("run", "cwd", "env", "stdin")
 
     run: str = Field(description="The command or script; a template.")
-    cwd: str | None = Field(default=None, description="The folder it runs in, relative to the workflow file.")
-    env: dict[str, str] = Field(
-        default={}, description="Variables it is given beside those of the environment."
-    )
-    stdin: Any = Field(default=None, description="Text, or data that is sent as JSON.")
-    programs: list[str] = Field(
-        default=[],
-        description="Programs, such as `./charge.sh` or `python3 report.py`, that may be given values in `run` "
+    cwd: str | None = _optional(None, "The folder it runs in, relative to the workflow file.")
+    env: dict[str, str] = _optional({}, "Variables it is given beside those of the environment.")
+    stdin: Any = _optional(None, "Text, or data that is sent as JSON.")
+    programs: list[str] = _optional(
+        [],
+        "Programs, such as `./charge.sh` or `python3 report.py`, that may be given values in `run` "
         "because they do not run them as code.",
     )
-    shell: Literal["sh", "bash"] = Field(default="sh", description="Which shell runs it.")
-    ok_codes: list[int] = Field(default=[0], description="The exit codes that are no failure.")
-    output: Literal["auto", "text", "json", "lines"] = Field(
-        default="auto", description="How its standard output is read: `auto` takes JSON if it is JSON."
+    shell: Literal["sh", "bash"] = _optional("sh", "Which shell runs it.")
+    ok_codes: list[int] = _optional([0], "The exit codes that are no failure.")
+    output: Literal["auto", "text", "json", "lines"] = _optional(
+        "auto", "How its standard output is read: `auto` takes JSON if it is JSON."
     )
 
 
 class Http(Part):
     """A request over HTTP."""
 
-    short: ClassVar[str] = "url"
-    templates: ClassVar[tuple[str, ...]] = ("url", "headers", "query", "json", "body")
+    short = "url"
+    templates = ("url", "headers", "query", "json", "body")
 
     url: str = Field(description="The address; a template.")
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | None = Field(
-        default=None, description="By default GET, or POST with a json or body."
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | None = _optional(
+        None, "By default GET, or POST with a json or body."
     )
-    headers: dict[str, str] = Field(default={}, description="Header fields; templates.")
-    query: dict[str, Any] = Field(default={}, description="What is added to the address after `?`.")
-    json_: Any = Field(default=None, alias="json", description="Data to send as JSON.")
-    body: str | None = Field(default=None, description="The text to send.")
-    ok_status: list[int] = Field(default=[], description="By default every 2xx.")
-    output: Literal["auto", "text", "json"] = Field(
-        default="auto", description="How the reply is read: `auto` goes by its content type."
+    headers: dict[str, str] = _optional({}, "Header fields; templates.")
+    query: dict[str, Any] = _optional({}, "What is added to the address after `?`.")
+    json_: Any = _optional(None, "Data to send as JSON.", alias="json")
+    body: str | None = _optional(None, "The text to send.")
+    ok_status: list[int] = _optional([], "By default every 2xx.")
+    output: Literal["auto", "text", "json"] = _optional(
+        "auto", "How the reply is read: `auto` goes by its content type."
     )
-    max_bytes: int = Field(
-        default=10_000_000, ge=1, le=1_000_000_000, description="A longer reply is a failure."
-    )
+    max_bytes: int = _optional(10_000_000, "A longer reply is a failure.", ge=1, le=1_000_000_000)
 
     @model_validator(mode="after")
     def _sends_one_thing(self) -> Http:
@@ -324,105 +306,81 @@ class Price(Part):
 class Agent(Part):
     """A call of a language model."""
 
-    templates: ClassVar[tuple[str, ...]] = ("model", "prompt", "system", "base_url", "api_key")
+    templates = ("model", "prompt", "system", "base_url", "api_key")
 
     model: str = Field(description="Whose model and which, as provider:name.")
     prompt: str = Field(description="What it is asked; a template.")
-    system: str = Field(default="", description="How it is to behave; a template.")
-    output: dict[str, Any] | None = Field(
-        default=None,
-        description="A JSON Schema that the reply must fit. Patterns cannot look around or refer back: they are "
+    system: str = _optional("", "How it is to behave; a template.")
+    output: dict[str, Any] | None = _optional(
+        None,
+        "A JSON Schema that the reply must fit. Patterns cannot look around or refer back: they are "
         "matched in time that is proportional to the text.",
     )
-    tools: list[str] = Field(
-        default=[], description="Python functions it may call, as module:function or file.py:function."
-    )
-    temperature: float | None = Field(default=None, ge=0, le=2, description="How freely it words its reply.")
-    max_tokens: int | None = Field(default=None, ge=1, description="The longest reply.")
-    base_url: str | None = Field(
-        default=None, description="The address of a server that speaks the provider's protocol."
-    )
-    api_key: str | None = Field(default=None, description="A secret: {{ secrets.NAME }}.")
-    price: Price | None = Field(default=None, description="What it costs, if that is not known.")
-    max_turns: int = Field(
-        default=20, ge=1, le=200, description="How often it may be called in one step, tools included."
-    )
+    tools: list[str] = _optional([], "Python functions it may call, as module:function or file.py:function.")
+    temperature: float | None = _optional(None, "How freely it words its reply.", ge=0, le=2)
+    max_tokens: int | None = _optional(None, "The longest reply.", ge=1)
+    base_url: str | None = _optional(None, "The address of a server that speaks the provider's protocol.")
+    api_key: str | None = _optional(None, "A secret: {{ secrets.NAME }}.")
+    price: Price | None = _optional(None, "What it costs, if that is not known.")
+    max_turns: int = _optional(20, "How often it may be called in one step, tools included.", ge=1, le=200)
 
 
 class Choice(Part):
     """One of the answers that a question takes."""
 
-    short: ClassVar[str] = "value"
+    short = "value"
 
     value: Any = Field(description="What the answer is.")
-    label: str = Field(default="", description="What is shown for it.")
-    description: str = Field(default="", description="What it means.")
+    label: str = _optional("", "What is shown for it.")
+    description: str = _optional("", "What it means.")
 
 
 class Question(Part):
     """One of several questions."""
 
-    templates: ClassVar[tuple[str, ...]] = ("prompt",)
+    templates = ("prompt",)
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="Its name among the answers.")
     prompt: str = Field(description="What is asked; a template.")
-    choices: list[Choice] | None = Field(default=None, min_length=1, description="The answers it takes.")
-    type: ValueType = Field(default="any", description="Of which type the answer is.")
-    default: Any = Field(
-        default=None, description="The answer if nobody gives one in time, or with --skip-gates."
-    )
-    multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
+    choices: list[Choice] | None = _optional(None, "The answers it takes.", min_length=1)
+    type: ValueType = _optional("any", "Of which type the answer is.")
+    default: Any = _optional(None, "The answer if nobody gives one in time, or with --skip-gates.")
+    multiline: bool = _optional(False, "Whether the answer may have several lines.")
 
 
 class Ask(Part):
     """A question to a person, or several."""
 
-    short: ClassVar[str] = "prompt"
-    templates: ClassVar[tuple[str, ...]] = ("prompt",)
+    short = "prompt"
+    templates = ("prompt",)
+    either = ("prompt", "questions", "an ask needs either a prompt or questions")
 
-    prompt: str = Field(default="", description="What is asked; a template.")
-    choices: list[Choice] | None = Field(
-        default=None, min_length=1, description="Values, or {value, label, description}."
+    prompt: str = _optional("", "What is asked; a template.")
+    choices: list[Choice] | None = _optional(None, "Values, or {value, label, description}.", min_length=1)
+    type: ValueType = _optional("any", "Of which type the answer is.")
+    questions: list[Question] = _optional([], "Several questions instead of one.")
+    timeout: Timeout | None = _optional(
+        None, "How long it takes an answer; then the default is taken, or the step fails."
     )
-    type: ValueType = Field(default="any", description="Of which type the answer is.")
-    questions: list[Question] = Field(default=[], description="Several questions instead of one.")
-    timeout: Timeout | None = Field(
-        default=None, description="How long it takes an answer; then the default is taken, or the step fails."
-    )
-    default: Any = Field(
-        default=None, description="The answer if nobody gives one in time, or with --skip-gates."
-    )
-    multiline: bool = Field(default=False, description="Whether the answer may have several lines.")
-
-    @model_validator(mode="after")
-    def _asks_something(self) -> Ask:
-        if bool(self.prompt) == bool(self.questions):
-            raise ValueError("an ask needs either a prompt or questions")
-        return self
+    default: Any = _optional(None, "The answer if nobody gives one in time, or with --skip-gates.")
+    multiline: bool = _optional(False, "Whether the answer may have several lines.")
 
 
 class Wait(Part):
     """A pause in time."""
 
-    short: ClassVar[str] = "for"
-    templates: ClassVar[tuple[str, ...]] = ("until",)
+    short = "for"
+    templates = ("until",)
+    either = ("seconds", "until", "a wait needs either `for` or `until`")
 
-    seconds: Duration | None = Field(default=None, alias="for", description="How long.")
-    until: str | None = Field(
-        default=None, description="An ISO 8601 date and time, with its offset or in UTC."
-    )
-
-    @model_validator(mode="after")
-    def _waits_for_something(self) -> Wait:
-        if (self.seconds is None) == (self.until is None):
-            raise ValueError("a wait needs either `for` or `until`")
-        return self
+    seconds: Duration | None = _optional(None, "How long.", alias="for")
+    until: str | None = _optional(None, "An ISO 8601 date and time, with its offset or in UTC.")
 
 
 class SubWorkflow(Part):
     """Another workflow file, run as one step."""
 
-    short: ClassVar[str] = "file"
+    short = "file"
 
     file: str = Field(description="Its path, relative to this file.")
 
@@ -430,38 +388,32 @@ class SubWorkflow(Part):
 class Parallel(Part):
     """Steps that run together."""
 
-    short: ClassVar[str] = "steps"
+    short = "steps"
 
     steps: list[Step] = Field(min_length=1, description="The members.")
-    on_error: OnError = Field(
-        default="fail_fast",
-        description="Stop at the first failure, go on with the others, or fail unless all succeed.",
+    on_error: OnError = _optional(
+        "fail_fast", "Stop at the first failure, go on with the others, or fail unless all succeed."
     )
 
 
 class CheckpointFile(Part):
     """Save the state into a checkpoint file, or read one."""
 
-    templates: ClassVar[tuple[str, ...]] = ("save", "load")
+    templates = ("save", "load")
+    either = ("save", "load", "a checkpoint step needs either `save` or `load`")
 
-    save: str | None = Field(default=None, description="The path of the file to write; a template.")
-    load: str | None = Field(default=None, description="The path of the file to read; a template.")
-
-    @model_validator(mode="after")
-    def _does_one_thing(self) -> CheckpointFile:
-        if (self.save is None) == (self.load is None):
-            raise ValueError("a checkpoint step needs either `save` or `load`")
-        return self
+    save: str | None = _optional(None, "The path of the file to write; a template.")
+    load: str | None = _optional(None, "The path of the file to read; a template.")
 
 
 class End(Part):
     """The end of the run. Beside other branches a success ends its own branch only."""
 
-    short: ClassVar[str] = "status"
-    templates: ClassVar[tuple[str, ...]] = ("reason",)
+    short = "status"
+    templates = ("reason",)
 
-    status: Literal["success", "failure"] = Field(default="success", description="How the run ends.")
-    reason: str = Field(default="", description="Why; a template.")
+    status: Literal["success", "failure"] = _optional("success", "How the run ends.")
+    reason: str = _optional("", "Why; a template.")
 
 
 def _as_list(value: Any) -> Any:
@@ -478,56 +430,42 @@ class Step(Part):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, json_schema_extra=_one_kind)
 
     name: StepName = Field(description="Its name, once in the file, members of parallel steps included.")
-    description: str = Field(default="", description="What it is for.")
-    python: str | None = Field(
-        default=None, description="module:function, or file.py:function beside the workflow file."
+    description: str = _optional("", "What it is for.")
+    python: str | None = _optional(None, "module:function, or file.py:function beside the workflow file.")
+    shell: Shell | None = _optional(None, "A command, or more about one.")
+    http: Http | None = _optional(None, "A URL to GET, or a request.")
+    agent: Agent | None = _optional(None, "A call of a language model.")
+    ask: Ask | None = _optional(None, "A question to a person, or more about it.")
+    set: dict[str, Any] | None = _optional(None, "Values, seen as this step's output.")
+    wait: Wait | None = _optional(None, "How long to pause, or until when.")
+    workflow: SubWorkflow | None = _optional(None, "The path of another workflow file, run as one step.")
+    parallel: Parallel | None = _optional(None, "Steps that run together.")
+    checkpoint: CheckpointFile | None = _optional(None, "Save the state into a checkpoint file, or read one.")
+    end: End | None = _optional(None, "The end of the run.")
+    with_: dict[str, Any] = _optional({}, "Arguments of python, inputs of workflow.", alias="with")
+    when: str | None = _optional(None, "An expression; if it is false the step is skipped.")
+    after: Annotated[list[After], BeforeValidator(_as_list)] = _optional(
+        [], "The steps it waits for. With `after` anywhere in the file nothing follows by order alone."
     )
-    shell: Shell | None = Field(default=None, description="A command, or more about one.")
-    http: Http | None = Field(default=None, description="A URL to GET, or a request.")
-    agent: Agent | None = Field(default=None, description="A call of a language model.")
-    ask: Ask | None = Field(default=None, description="A question to a person, or more about it.")
-    set: dict[str, Any] | None = Field(default=None, description="Values, seen as this step's output.")
-    wait: Wait | None = Field(default=None, description="How long to pause, or until when.")
-    workflow: SubWorkflow | None = Field(
-        default=None, description="The path of another workflow file, run as one step."
+    routes: list[Route] | None = _optional(
+        None, "The ways on, in order: the first that holds is taken.", min_length=1
     )
-    parallel: Parallel | None = Field(default=None, description="Steps that run together.")
-    checkpoint: CheckpointFile | None = Field(
-        default=None, description="Save the state into a checkpoint file, or read one."
-    )
-    end: End | None = Field(default=None, description="The end of the run.")
-    with_: dict[str, Any] = Field(
-        default={}, alias="with", description="Arguments of python, inputs of workflow."
-    )
-    when: str | None = Field(default=None, description="An expression; if it is false the step is skipped.")
-    after: Annotated[list[After], BeforeValidator(_as_list)] = Field(
-        default=[],
-        description="The steps it waits for. With `after` anywhere in the file nothing follows by order alone.",
-    )
-    routes: list[Route] | None = Field(
-        default=None, min_length=1, description="The ways on, in order: the first that holds is taken."
-    )
-    for_each: ForEach | None = Field(default=None, description="Run the step once for every item.")
-    retry: Retry | None = Field(default=None, description="Retry policy.")
-    timeout: Timeout | None = Field(default=None, description="How long one attempt may take.")
-    executor: str | None = Field(
-        default=None,
-        description="Where a python step runs: threads, processes, processes:4, or dask:ADDRESS; else here.",
+    for_each: ForEach | None = _optional(None, "Run the step once for every item.")
+    retry: Retry | None = _optional(None, "Retry policy.")
+    timeout: Timeout | None = _optional(None, "How long one attempt may take.")
+    executor: str | None = _optional(
+        None,
+        "Where a python step runs: threads, processes, processes:4, or dask:ADDRESS; else here.",
         json_schema_extra={"pattern": r"^(threads|processes(:[1-9][0-9]{0,3})?|dask:.+)$"},
     )
-    if_interrupted: Literal["rerun", "skip", "ask", "fail"] | None = Field(
-        default=None, description="What a resume does if the step was running when the process died."
+    if_interrupted: Literal["rerun", "skip", "ask", "fail"] | None = _optional(
+        None, "What a resume does if the step was running when the process died."
     )
-    idempotent: bool = Field(
-        default=True, description="If false, an interrupted step is not repeated unasked."
+    idempotent: bool = _optional(True, "If false, an interrupted step is not repeated unasked.")
+    on_error: Literal["fail", "continue"] = _optional(
+        "fail", "`continue` records the failure and goes on; steps that need it are skipped."
     )
-    on_error: Literal["fail", "continue"] = Field(
-        default="fail",
-        description="`continue` records the failure and goes on; steps that need it are skipped.",
-    )
-    interrupt: Literal["before", "after"] | None = Field(
-        default=None, description="Pause the run before or after the step."
-    )
+    interrupt: Literal["before", "after"] | None = _optional(None, "Pause the run before or after the step.")
 
     @property
     def kind(self) -> str:
@@ -545,9 +483,7 @@ class Definition(Part):
 
     workflow: WorkflowSettings = Field(description="What holds for the whole workflow.")
     steps: list[Step] = Field(min_length=1, description="What is done.")
-    output: dict[str, Any] | str | None = Field(
-        default=None, description="What the run results in; templates."
-    )
+    output: dict[str, Any] | str | None = _optional(None, "What the run results in; templates.")
 
 
 Parallel.model_rebuild()

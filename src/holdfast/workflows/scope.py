@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -59,19 +60,17 @@ class Layout:
         """Return True if this is a sub-workflow that has failed and only finishes what was under way."""
         return bool(self.shared) and bool(state.get(self.failure_key))
 
-    def inputs(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the inputs of this workflow."""
-        if not self.shared:
-            return state.get("inputs") or {}
-        holder = state[f"{self.shared}:each"] if self.is_item else state[self.shared]
-        return holder.get("inputs") or {}
-
     @property
     def inputs_key(self) -> str:
         """The state key that the inputs of this workflow are under."""
         if not self.shared:
             return "inputs"
         return f"{self.shared}:each" if self.is_item else self.shared
+
+    def inputs(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the inputs of this workflow."""
+        held = state.get(self.inputs_key) or {}
+        return (held.get("inputs") if self.shared else held) or {}
 
     def keys_of(self, name: str) -> Iterator[str]:
         """Yield the state keys that a step as templates see it is made of."""
@@ -101,15 +100,15 @@ class Layout:
     def view(self, state: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return a step as templates see it."""
         step, seen = self.steps[name], {"status": "pending", **self.record(state, name)}
+        results, visit = {}, self.visits_over(state, name)
         if step.for_each is not None:
-            results = self.results(state, name, self.visits_over(state, name))
+            results = self.results(state, name, visit)
             seen["outputs"] = [result.get("output") for result in results.values() if "error" not in result]
-            seen["errors"] = {key: result["error"] for key, result in results.items() if "error" in result}
-            seen["output"] = seen["outputs"]
         elif step.parallel is not None:
-            records = self.results_of_members(state, name, self.visits_over(state, name))
-            seen["outputs"] = {key: found["output"] for key, found in records.items() if "output" in found}
-            seen["errors"] = {key: found["error"] for key, found in records.items() if "error" in found}
+            results = self.results_of_members(state, name, visit)
+            seen["outputs"] = {key: found["output"] for key, found in results.items() if "output" in found}
+        if "outputs" in seen:
+            seen["errors"] = {key: found["error"] for key, found in results.items() if "error" in found}
             seen["output"] = seen["outputs"]
         return seen
 
@@ -150,26 +149,22 @@ class Scope(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(dict.fromkeys([*_FOUND, *self._values]))
 
-    def _known(self) -> Collection[str]:
+    def _each(self, look: Callable[[Mapping[str, Any], str], Any]) -> dict[str, Any]:
+        """Return what is seen of each step that may be named."""
         steps = self._layout.steps
-        return steps if self._names is None else [name for name in self._names if name in steps]
-
-    def _steps(self) -> dict[str, Any]:
-        return {name: self._layout.view(self._state, name) for name in self._known()}
-
-    def _visits(self) -> dict[str, int]:
-        return {name: self._layout.visits_over(self._state, name) for name in self._known()}
-
-    def _workflow(self) -> dict[str, str]:
-        return {"name": self._layout.definition.workflow.name, "run_id": origin_of(self._state).run_id}
+        known = steps if self._names is None else [name for name in self._names if name in steps]
+        return {name: look(self._state, name) for name in known}
 
 
 _FOUND: dict[str, Callable[[Scope], Any]] = {
     "inputs": lambda scope: scope._layout.inputs(scope._state),
-    "steps": Scope._steps,
-    "visits": Scope._visits,
+    "steps": lambda scope: scope._each(scope._layout.view),
+    "visits": lambda scope: scope._each(scope._layout.visits_over),
     "vars": lambda scope: scope._layout.definition.workflow.vars,
-    "workflow": Scope._workflow,
+    "workflow": lambda scope: {
+        "name": scope._layout.definition.workflow.name,
+        "run_id": origin_of(scope._state).run_id,
+    },
 }
 
 
@@ -204,9 +199,6 @@ def steps_named(paths: Collection[tuple[str, ...]]) -> Names:
 # Where in the state a workflow keeps what people speak of: inputs, the outputs of steps, items.
 
 
-Nodes = Mapping[str, Any]
-
-
 def place_in_state(
     outline: Mapping[str, Any], words: Sequence[str], step: str = "", item: str = "item"
 ) -> tuple[str, ...]:
@@ -215,38 +207,28 @@ def place_in_state(
     `item` is what the step calls its item. What is kept nowhere in the state is refused.
     """
     *around, own = step.partition("[")[0].split("/")
-    nodes, shared, holder = _around(outline.get("nodes", {}), around)
+    nodes, shared, holder = outline.get("nodes", {}), "", ""
+    for name in around:  # The sub-workflows that the step is in, and the key that holds the inputs of each.
+        shared += f"/{name}" if shared else name
+        holder = shared if f"{name}:workflow" in nodes else f"{shared}:each"
+        inner = nodes.get(f"{name}:workflow") or nodes.get(f"{name}:item", {})
+        if "graph" not in inner:
+            raise CommandRefused(f"there is no sub-workflow {name!r}{suggestion(name, nodes)}")
+        nodes = inner["graph"]["nodes"]
+    prefix = f"{shared}/" if shared else ""
     match tuple(words):
         case ("inputs", *inside):
             return (holder, "inputs", *inside) if holder else ("inputs", *inside)
         case ("steps", name, *inside) if inside:
-            _check_output(nodes, name)
-            return (f"{shared}/{name}" if shared else name, *inside)
+            if name not in nodes or ":" in name:
+                raise CommandRefused(f"there is no step {name!r}{suggestion(name, nodes)}")
+            if f"{name}:done" in nodes and f"{name}:workflow" not in nodes:
+                raise CommandRefused(f"the output of {name!r} is put together from others; change those")
+            return (f"{prefix}{name}", *inside)
         case (word, *inside) if word in ("item", item) and f"{own}:item" in nodes:
-            return (f"{shared}/{own}:each" if shared else f"{own}:each", "item", *inside)
+            return (f"{prefix}{own}:each", "item", *inside)
     known = "inputs.NAME and steps.NAME.output" + (f" and {item}" if f"{own}:item" in nodes else "")
     raise CommandRefused(f"{'.'.join(words)!r} cannot be changed; what can be is {known}")
-
-
-def _around(nodes: Nodes, names: Sequence[str]) -> tuple[Nodes, str, str]:
-    """Return the nodes of a sub-workflow, the key of the step that it is, and the key that holds its inputs."""
-    shared = holder = ""
-    for name in names:
-        inner_node, each = nodes.get(f"{name}:workflow"), nodes.get(f"{name}:item", {})
-        inner = inner_node if inner_node is not None else each
-        if "graph" not in inner:
-            raise CommandRefused(f"there is no sub-workflow {name!r}{suggestion(name, nodes)}")
-        shared = f"{shared}/{name}" if shared else name
-        holder = shared if inner_node is not None else f"{shared}:each"
-        nodes = inner["graph"]["nodes"]
-    return nodes, shared, holder
-
-
-def _check_output(nodes: Nodes, name: str) -> None:
-    if name not in nodes or ":" in name:
-        raise CommandRefused(f"there is no step {name!r}{suggestion(name, nodes)}")
-    if f"{name}:done" in nodes and f"{name}:workflow" not in nodes:
-        raise CommandRefused(f"the output of {name!r} is put together from others; change those")
 
 
 # The money that a run's agents may spend, over all its resumes.
@@ -322,10 +304,8 @@ class Resources:
     def recognise(self, names: set[str]) -> None:
         """Take note of these secrets where they are set, so that they are hidden wherever they turn up."""
         for name in names:
-            try:
+            with contextlib.suppress(SecretError):
                 self.secrets[name]
-            except SecretError:
-                continue
 
     def command_env(self) -> dict[str, str]:
         """Return the environment for commands: without secrets, which a workflow hands over by name."""

@@ -99,33 +99,27 @@ def objection(words: Sequence[Word], programs: Sequence[Sequence[str]]) -> str |
 
 
 def _without_values(name: str, words: Sequence[Word]) -> str | None:
+    rest = words[1:]
     if any(word.has_value for word in words):
         return f"{name!r} takes no values"
-    if name == "set" and not all(_SETTINGS.fullmatch(word.literal or "") for word in words[1:]):
+    if name == "set" and not all(_SETTINGS.fullmatch(word.literal or "") for word in rest):
         return "'set' takes only options such as -eu here"
-    if name in ("exit", "break", "continue") and not all(
-        _STATUS.fullmatch(word.literal or "") for word in words[1:]
-    ):
+    is_status = all(_STATUS.fullmatch(word.literal or "") for word in rest)
+    if name in ("exit", "break", "continue") and not is_status:
         return f"{name!r} takes only a number that is written out, or $?"
-    if name == "cd" and any(word.literal is None or word.expands for word in words[1:]):
+    if name == "cd" and any(word.literal is None or word.expands for word in rest):
         return "the folder of 'cd' has to be written out"
-    if name in ("[", "test"):
-        return _test(name, words[1:])
-    return None
-
-
-def _test(name: str, words: Sequence[Word]) -> str | None:
-    """Return why a test cannot be taken: no part of it but its operands may depend on a variable."""
-    if any(word.expands for word in words):
+    if name not in ("[", "test"):
+        return None
+    if any(word.expands for word in rest):  # No part of a test but its operands may depend on a variable.
         return f'a variable in {name!r} has to be in quotes, as in "$NAME", and so have * and ?'
-    literals = [word.literal for word in words]
+    literals = [word.literal for word in rest]
     if name == "[" and (not literals or literals.pop() != "]"):
         return "'[' has to end with ']'"
     if literals[:1] == ["!"] and len(literals) > 1:
         del literals[0]
-    if len(literals) == 1 or (len(literals) == 2 and literals[0] in _TESTS):
-        return None
-    if len(literals) == 3 and literals[1] in _COMPARISONS:
+    is_test = len(literals) == 2 and literals[0] in _TESTS
+    if len(literals) == 1 or is_test or (len(literals) == 3 and literals[1] in _COMPARISONS):
         return None
     known = " ".join(sorted(_TESTS | _COMPARISONS))
     return f"{name!r} takes one comparison here, with one of {known}"
@@ -250,21 +244,17 @@ class Script:
         if found := self._copy(_ESCAPE):
             return Word(found[0][1:], False, False)
         if found := self._take(_SINGLE):
-            return self._single(found[1])
+            self._written.append(_VALUE.sub(lambda value: self._insert(int(value[1]), "single"), found[0]))
+            return Word(None, False, True) if MARK in found[1] else Word(found[1], False, False)
         if self._script[self._at] == '"':
             return self._double()
         if found := self._copy(_VARIABLE):
             return _variable(found[0], is_quoted=False)
         if found := self._take(_VALUE):
             alone = found.start() == start and _ENDS_WORD.match(self._script, self._at) and not is_file
-            return self._value(found, "alone" if alone else "bare")
+            self._written.append(self._insert(int(found[1]), "alone" if alone else "bare"))
+            return Word(None, False, True)
         raise self._refusal(_reason(self._ahead()))
-
-    def _single(self, text: str) -> Word:
-        self._written.append("'")
-        inside = _VALUE.sub(lambda found: self._insert(int(found[1]), "single"), text)
-        self._written.append(f"{inside}'")
-        return Word(None, False, True) if MARK in text else Word(text, False, False)
 
     def _double(self) -> Word:
         word = Word("", False, False)
@@ -276,16 +266,13 @@ class Script:
             elif found := self._copy(_VARIABLE):
                 word += _variable(found[0], is_quoted=True)
             elif found := self._take(_VALUE):
-                word += self._value(found, "double")
+                self._written.append(self._insert(int(found[1]), "double"))
+                word += Word(None, False, True)
             else:
                 raise self._refusal(_reason(self._ahead(), quoted=True))
         self._at += 1
         self._written.append('"')
         return word
-
-    def _value(self, found: re.Match[str], context: str) -> Word:
-        self._written.append(self._insert(int(found[1]), context))
-        return Word(None, False, True)
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """Pass what the pattern matches here."""

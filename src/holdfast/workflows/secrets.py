@@ -124,7 +124,9 @@ def _texts(secret: str) -> Iterator[str]:
         pairs = [digits[place : place + 2] for place in range(0, len(digits), 2)]
         yield from (digits, " ".join(pairs), ":".join(pairs), "".join(f"\\x{pair}" for pair in pairs))
     yield base64.b32encode(raw).decode().rstrip("=")
-    yield from _doubled(secret)
+    escaped = secret.replace("\\", "\\\\")
+    yield from (secret.replace("'", "''"), secret.replace('"', '""'))  # As SQL and CSV write it in quotes.
+    yield from (escaped.replace("'", "\\'"), escaped.replace("'", "''"), escaped.replace('"', '\\"'))
     yield from _shell(secret)
     yield from (repr(secret)[1:-1], repr(raw)[2:-1], html.escape(secret), html.escape(secret, quote=False))
     yield from (shlex.quote(secret), secret.replace("'", "'\"'\"'"), secret.replace("'", "'\\''"))
@@ -135,13 +137,6 @@ def _texts(secret: str) -> Iterator[str]:
             yield from (quoted, re.sub("%..", lambda found: found[0].lower(), quoted))
 
 
-def _doubled(secret: str) -> Iterator[str]:
-    """As SQL and CSV write it within quotes."""
-    yield from (secret.replace("'", "''"), secret.replace('"', '""'))
-    escaped = secret.replace("\\", "\\\\")
-    yield from (escaped.replace("'", "\\'"), escaped.replace("'", "''"), escaped.replace('"', '\\"'))
-
-
 def _shell(secret: str) -> Iterator[str]:
     """As `printf %q` writes it, that of bash and that of coreutils, and as careful people do."""
     yield _SPECIAL.sub(lambda found: f"\\{found[0]}", secret)
@@ -149,12 +144,10 @@ def _shell(secret: str) -> Iterator[str]:
     ansi = "".join(_ANSI.get(sign) or (sign if sign.isprintable() else _octal(sign)) for sign in secret)
     yield from (ansi, "".join(sign if sign.isascii() else _octal(sign) for sign in ansi))
     for control in (re.compile(r"[\x00-\x1f\x7f]+"), re.compile(r"[^ -~]+")):
-        quoted = control.sub(_out_of_quotes, secret.replace("'", "'\\''"))
+        quoted = control.sub(
+            lambda found: f"'$'{''.join(map(_control, found[0]))}''", secret.replace("'", "'\\''")
+        )
         yield quoted.replace("'''\\''", "'\\''").removesuffix("''")
-
-
-def _out_of_quotes(found: re.Match[str]) -> str:
-    return f"'$'{''.join(map(_control, found[0]))}''"
 
 
 _ANSI = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\E", "\a": "\\a", "\b": "\\b",
@@ -333,14 +326,13 @@ class _Pass:
         if isinstance(value, dict | list | tuple | set | frozenset):
             if id(value) not in self._done:
                 self._done[id(value)] = REDACTED
-                self._done[id(value)] = self._container(value)
+                made = self._mapping(value) if isinstance(value, dict) else self._items(value)
+                self._done[id(value)] = made
             return self._done[id(value)]
-        if isinstance(value, int | float) and not isinstance(value, bool) and self._is_secret(value):
-            return REDACTED
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            short = (known.strip() for known in self._known if len(known) < 64)
+            return REDACTED if repr(value) in short else value
         return value
-
-    def _is_secret(self, value: float) -> bool:
-        return any(known.strip() == f"{value!r}" for known in self._known if len(known) < 64)
 
     def _text(self, text: str) -> str:
         joined = unwrapped(text)
@@ -356,9 +348,7 @@ class _Pass:
             end = max(end, stop)
         return "".join([*pieces, text[end:]]) if pieces else text
 
-    def _container(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return self._mapping(value)
+    def _items(self, value: Any) -> Any:
         items = [self.scrubbed(item) for item in value]
         if all(one is other for one, other in zip(items, value, strict=True)):
             return value

@@ -1,21 +1,22 @@
-"""Executing one step of a workflow as a node: its scope, its condition, its failures, its secrets."""
+"""The nodes of one step: its work, with scope, condition, failures and secrets, and the nodes around many."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from holdfast.engine.context import Context
 from holdfast.errors import HoldfastError, StepTimeout
-from holdfast.graph.graph import Retry
+from holdfast.graph.graph import Command, Retry, Send
 from holdfast.state.ops import thaw
 from holdfast.state.state import State
 from holdfast.workflows.errors import BudgetExceeded, StepFailed, StepTimedOut
-from holdfast.workflows.kinds.kind import Kind, Paths
+from holdfast.workflows.kinds.kind import Kind, Paths, Tree
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
+from holdfast.workflows.language.values import describe_kind, kind
+from holdfast.workflows.model import OnError, Step
 from holdfast.workflows.model import Retry as RetryPolicy
-from holdfast.workflows.model import Step
 from holdfast.workflows.scope import Layout, Names, Resources, Scope, steps_named
 
 # When a failed step is tried again.
@@ -31,26 +32,25 @@ def retry_of(step: Step, kind: Kind) -> Retry | None:
         if not kind.transient_only or not step.idempotent:
             return None
         policy = RetryPolicy()
-    reasons = policy.on or ("transient" if kind.transient_only else "any")
-    tests = {"any": _any, "transient": is_transient, "timeout": is_timeout}
-    return Retry(policy.attempts, policy.delay, policy.backoff, policy.max_delay, tests[reasons])
+    tests = {"any": _is_exception, "transient": is_transient, "timeout": is_timeout}
+    test = tests[policy.on or ("transient" if kind.transient_only else "any")]
+    return Retry(policy.attempts, policy.delay, policy.backoff, policy.max_delay, test)
+
+
+def _is_exception(error: BaseException) -> bool:
+    return isinstance(error, Exception)
 
 
 def is_transient(error: BaseException) -> bool:
     """Return True if an error may well not happen again."""
-    return bool(getattr(error, "transient", False)) or isinstance(
-        error, (StepTimeout, ConnectionError, TimeoutError)
-    )
+    passing = isinstance(error, (StepTimeout, ConnectionError, TimeoutError))
+    return passing or bool(getattr(error, "transient", False))
 
 
 def is_timeout(error: BaseException) -> bool:
     """Return True if an error says that something took too long."""
     late = isinstance(error, (StepTimedOut, StepTimeout, TimeoutError))
     return late or bool(getattr(error, "timed_out", False))
-
-
-def _any(error: BaseException) -> bool:
-    return isinstance(error, Exception)
 
 
 Update = dict[str, Any]
@@ -71,31 +71,29 @@ class Work:
         """The places of the scope that its texts and its condition read."""
         self._names: Names = steps_named(self.paths)
         self._secrets = {path[1] for path in paths if path[0] == "secrets" and len(path) > 1}
-        self._needed = required(step)
+        self._needed = tuple(after.step for after in step.after if after.required)
         self._may_skip = step.for_each is None and bool(self._needed or self._when)
         resources.recognise(self._secrets)
-        self.reads = None if self._names is None or kind.takes_state else tuple(self._read(paths))
+        self.reads = None if self._names is None or kind.takes_state else tuple(self._read())
 
-    def _read(self, paths: Paths) -> Iterator[str]:
+    def _read(self) -> Iterator[str]:
         """Yield the state keys that the step looks at."""
-        layout, own, known = self.layout, self.step.name, self.layout.steps
+        layout, known = self.layout, self.layout.steps
         yield self._key
         if self.group:
             yield layout.key(self.group)
         if layout.shared:
             yield layout.failure_key
         if self.step.for_each is not None:
-            yield layout.each_key(own)
-        names = set() if self._when is None else self._when.paths
-        if any(path[0] == "inputs" for path in paths | names):
+            yield layout.each_key(self.step.name)
+        if any(path[0] == "inputs" for path in self.paths):
             yield layout.inputs_key
         for name in sorted({*(self._names or ()), *self._needed}):
             yield from layout.keys_of(name) if name in known else ()
 
     def __call__(self, state: State, ctx: Context) -> Update:
-        """Do the step's work, for one item if it is done for each; answer the update of the state."""
-        reason = self.why_skipped(state) if self._may_skip else ""
-        if reason:
+        """Do the step's work, for one item if it is done for each; return the update of the state."""
+        if reason := self._may_skip and self.why_skipped(state):
             return self.update(state, {"status": "skipped", "reason": reason})
         try:
             result = self.kind.run(self._full_scope(state), state, ctx)
@@ -105,9 +103,27 @@ class Work:
         # Outside the handler: the error that is raised must not carry the one that it replaces.
         raise failure
 
+    async def awaited(self, state: State, ctx: Context) -> Update:
+        """Do the same for work that is awaited."""
+        if reason := self._may_skip and self.why_skipped(state):
+            return self.update(state, {"status": "skipped", "reason": reason})
+        try:
+            result = await self.kind.run(self._full_scope(state), state, ctx)
+            return self.update(state, {"status": "completed", **result})
+        except Exception as error:
+            failure = clean(error, self.resources)
+        raise failure
+
     def alone(self, state: State) -> Update:
-        """Return the same for work that asks nothing of the engine."""
+        """Do the same for work that asks nothing of the engine."""
         return self(state, None)  # type: ignore[arg-type]
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The node function: the form of the work that the kind needs."""
+        if self.kind.is_async:
+            return self.awaited
+        return self if self.kind.asks_engine else self.alone
 
     def why_skipped(self, state: State) -> str:
         """Return why the step is not to be done, or nothing."""
@@ -123,8 +139,10 @@ class Work:
 
     def scope(self, state: State, **more: Any) -> Scope:
         """Return what the step's templates see."""
-        each = self.each(state)
-        return Scope(self.layout, state, self._names, **({} if each is None else self._item(each)), **more)
+        each, loop = self.each(state), self.step.for_each
+        if each is not None and loop is not None:
+            more |= {"index": each["index"], "key": each["key"], loop.as_: each["item"]}
+        return Scope(self.layout, state, self._names, **more)
 
     def _full_scope(self, state: State) -> Scope:
         for name in self._secrets:
@@ -135,20 +153,12 @@ class Work:
         """Return the item that this is done for, if it is done for each."""
         if self.step.for_each is None:
             return None
-        found: Mapping[str, Any] | None = state.get(self.layout.each_key(self.step.name))
-        return found or self._each_of_old_name(state)
-
-    def _each_of_old_name(self, state: State) -> Mapping[str, Any] | None:
-        """Return the item of a step that was renamed since it was handed out: no other has one here."""
-        prefix = self.layout.prefix
-        for key in state:
-            if key.startswith(prefix) and key.endswith(":each"):
-                return state[key] or None
-        return None
-
-    def _item(self, each: Mapping[str, Any]) -> dict[str, Any]:
-        assert self.step.for_each is not None
-        return {"index": each["index"], "key": each["key"], self.step.for_each.as_: each["item"]}
+        if found := state.get(self.layout.each_key(self.step.name)):
+            return found  # type: ignore[no-any-return]
+        # The step may have been renamed since its items were handed out: no other has one here.
+        ends = (key for key in state if key.startswith(self.layout.prefix) and key.endswith(":each"))
+        old = next(ends, None)
+        return (state[old] or None) if old is not None else None
 
     def update(self, state: State, record: dict[str, Any]) -> Update:
         """Return what the step leaves in the state, without secrets."""
@@ -173,17 +183,18 @@ class Work:
         A group knows by it, and by nothing that comes earlier, that the step leads on.
         """
         changes |= {"over": True} if self.group else {}
-        return (
-            {self._key: {**thaw(self.layout.record(state, self.step.name)), **changes}} if changes else None
-        )
+        before = self.layout.record(state, self.step.name)
+        return {self._key: {**thaw(before), **changes}} if changes else None
 
-    def skipped(self, state: State, reason: str) -> Update | None:
+    def skipped(self, state: State, reason: str) -> Any:
         """Return what stands in for the step when somebody has it passed over; one item of it leaves nothing."""
-        return None if self.each(state) is not None else self.begun(state, _passed_over(reason))
+        if self.each(state) is not None:
+            return None
+        return self.begun(state, {"status": "skipped", "reason": reason})
 
     def broken_off(self, state: State, reason: str) -> Update | None:
         """Return the same for a step of several nodes that is under way."""
-        return self.over(state, **_passed_over(reason))
+        return self.over(state, status="skipped", reason=reason)
 
     def failed(self, state: State, error: BaseException) -> Update:
         """The failure as data, so that the run can go on; what was worked on is kept with it, to be tried again."""
@@ -196,38 +207,9 @@ class Work:
         return self.update(state, record)
 
 
-def _passed_over(reason: str) -> dict[str, str]:
-    return {"status": "skipped", "reason": reason}
-
-
 def never_skipped(state: State, reason: str) -> None:
     """What stands in for a node that is no step of the file: nothing does."""
     raise StepFailed("it only leads on to what follows; skip that")
-
-
-class AsyncWork(Work):
-    """The same for work that is awaited."""
-
-    async def __call__(self, state: State, ctx: Context) -> Update:  # type: ignore[override]
-        reason = self.why_skipped(state) if self._may_skip else ""
-        if reason:
-            return self.update(state, {"status": "skipped", "reason": reason})
-        try:
-            result = await self.kind.run(self._full_scope(state), state, ctx)
-            return self.update(state, {"status": "completed", **result})
-        except Exception as error:
-            failure = clean(error, self.resources)
-        raise failure
-
-
-def work_of(step: Step, kind: Kind, layout: Layout, resources: Resources, group: str = "") -> Work:
-    """Return the node function of a step."""
-    return (AsyncWork if kind.is_async else Work)(step, kind, layout, resources, group)
-
-
-def required(step: Step) -> tuple[str, ...]:
-    """Return the steps that must have completed before this one."""
-    return tuple(after.step for after in step.after if after.required)
 
 
 def evaluated(expression: Expression, scope: Scope, field: str) -> Any:
@@ -250,10 +232,245 @@ def clean(error: Exception, resources: Resources) -> Exception:
     shown = "".join(traceback.format_exception(error))
     if resources.scrubber.scrub(shown) == shown:
         return error
-    replaced = StepFailed(
-        resources.hide_cut(error_text(error)),
-        transient=is_transient(error),
-        retry_after=getattr(error, "retry_after", None),
-    )
+    text, after = resources.hide_cut(error_text(error)), getattr(error, "retry_after", None)
+    replaced = StepFailed(text, transient=is_transient(error), retry_after=after)
     replaced.timed_out = is_timeout(error)  # type: ignore[attr-defined]
     return replaced
+
+
+# Steps of several nodes: `for_each`, `parallel` and `workflow`.
+
+
+class Several:
+    """The nodes around the work of a step: the first one begins, `inner` follow it, the last one gathers.
+
+    With `goes_on`, what fails makes a failed step and not a failed run.
+    """
+
+    inner: list[str]
+    again: list[str]
+    """The nodes that the last one may lead back to."""
+    part, shown = "", 3
+    excused: Collection[str] = ()
+    """The parts whose failures are no failures of the step."""
+    on_error: OnError = "fail_fast"
+
+    def __init__(self, work: Work, goes_on: bool = False) -> None:
+        self.step, self.layout, self.work, self.goes_on = work.step, work.layout, work, goes_on
+        self.paths = work.paths
+        """The places of the scope that beginning reads."""
+        self.done_node = f"{self.step.name}:done"
+
+    def begin(self, state: State) -> Any:
+        """Run the first node: it begins another visit, or is skipped."""
+        reason = self.work.why_skipped(state)
+        record = {"status": "skipped", "reason": reason} if reason else self._started(state)
+        return self.work.begun(state, record)
+
+    def _started(self, state: State) -> dict[str, Any]:
+        return {"status": "running"}
+
+    def follow(self, state: State) -> list[str]:
+        """Return what follows the first node."""
+        return self.inner if self._is_running(state) else [self.done_node]
+
+    def _is_running(self, state: State) -> bool:
+        return self.layout.status(state, self.step.name) == "running"
+
+    def skipped(self, state: State, reason: str) -> Any:
+        """Return what stands in for a first node that somebody has passed over."""
+        return self.work.skipped(state, reason)
+
+    def gather(self, state: State, ctx: Context) -> Any:
+        """Run the last node: what became of the parts."""
+        raise NotImplementedError
+
+    def _ended(self, state: State, ctx: Context, results: Mapping[str, Any], **more: Any) -> Any:
+        """End the step by what became of its parts, or lead back to those that failed."""
+        failed = {name: found for name, found in results.items() if "error" in found}
+        blamed = {name: found for name, found in failed.items() if name not in self.excused}
+        error = ""
+        if blamed and self.on_error != "continue":
+            texts = [f"{name}: {found['error']}" for name, found in blamed.items()][: self.shown]
+            texts += ["…"] if len(texts) < len(blamed) else []
+            error = f"{len(blamed)} of {len(results)} {self.part}s failed ({'; '.join(texts)})"
+            if not self.goes_on and ctx.attempt == 1:
+                raise StepFailed(f"{error}; a resume tries those again")
+            if not self.goes_on:
+                return Command(goto=self._sent_again(blamed))
+        elif failed and len(failed) == len(results):
+            error = f"every {self.part} failed"
+        result = {"status": "failed", "error": error} if error else {"status": "completed"}
+        return self.work.over(state, **result, **more)
+
+    def _sent_again(self, blamed: Mapping[str, Any]) -> list[Any]:
+        return list(blamed)
+
+
+class Nested(Several):
+    """The nodes around another workflow's graph."""
+
+    def __init__(self, work: Work, inputs: Callable[[Scope], dict[str, Any]], goes_on: bool = False) -> None:
+        super().__init__(work, goes_on)
+        self.inputs, self.inner, self.again = inputs, [f"{self.step.name}:workflow"], []
+
+    def _started(self, state: State) -> dict[str, Any]:
+        return {"status": "running", "inputs": self.inputs(self.work.scope(state))}
+
+    def gather(self, state: State, ctx: Context) -> Any:
+        """Run the step's last node; a failure that ended the other workflow early is one of this step."""
+        record = self.layout.record(state, self.step.name)
+        if record.get("status") == "failed" and not self.goes_on:
+            raise StepFailed(str(record.get("error")))
+        return self.work.over(state)
+
+
+class Group(Several):
+    """The nodes around the members of a parallel step; those of several nodes meet before they are gathered."""
+
+    part, shown = "member", 1000
+
+    def __init__(self, work: Work, goes_on: bool = False) -> None:
+        super().__init__(work, goes_on)
+        members = self.step.members
+        self.inner = self.again = [member.name for member in members]
+        self.long = [member.name for member in members if member.for_each or member.workflow]
+        """The members that are made of several nodes, one after the other."""
+        self.excused = {member.name for member in members if member.on_error == "continue"}
+        self.on_error = on_error_of(self.step)
+        self.meeting_node = f"{self.step.name}:met" if self.long else self.done_node
+
+    def meet(self, state: State) -> Command:
+        """Lead on when all members of several nodes are through.
+
+        It looks at what was when it began, so that a member which is through meanwhile is counted when it comes.
+        """
+        visit = self.layout.visits(state, self.step.name)
+        records = [self.layout.record(state, name) for name in self.long]
+        under_way = any(found.get("round") == visit and not found.get("over") for found in records)
+        return Command(goto=() if under_way else (self.done_node,))
+
+    def gather(self, state: State, ctx: Context) -> Any:
+        """Run the group's last node: what became of its members. One that the file has now is begun."""
+        name = self.step.name
+        if not self._is_running(state):
+            return None
+        results = self.layout.results_of_members(state, name, self.layout.visits(state, name))
+        new = [member for member in self.inner if member not in results]
+        if new:
+            return Command(goto=tuple(new))
+        return self._ended(state, ctx, results)
+
+
+def on_error_of(group: Step) -> OnError:
+    """Return what a group does when members fail."""
+    return group.parallel.on_error if group.parallel is not None else "fail_fast"
+
+
+MAX_ITEMS = 100_000
+
+
+class Items(Several):
+    """The nodes around the same work for every item, each journalled on its own: the first one hands out the items.
+
+    `inputs` makes what a sub-workflow is given for an item.
+    """
+
+    part = "item"
+
+    def __init__(
+        self, work: Work, inputs: Callable[[Scope], Mapping[str, Any]] | None = None, goes_on: bool = False
+    ) -> None:
+        super().__init__(work, goes_on)
+        self.item_node = f"{self.step.name}:item"
+        self.inner = self.again = [self.item_node]
+        self._inputs = inputs
+        assert self.step.for_each is not None
+        self._each, self.on_error = self.step.for_each, self.step.for_each.on_error
+        self._in = Tree("for_each.in", self._each.in_)
+        self._key = None if self._each.key is None else compile_expression(self._each.key)
+        paths: Paths = self._in.paths | (set() if self._key is None else self._key.paths)
+        self._names = steps_named(paths) if inputs is None else None
+        self.paths = paths | work.paths
+
+    def begin(self, state: State) -> Command:
+        """Run the first node: it hands out the items of another visit, or those that failed, or is skipped."""
+        reason, name, group = self.work.why_skipped(state), self.step.name, self.work.group
+        if reason:
+            return self.skipped(state, reason)
+        before = self.layout.record(state, name)
+        if group and before.get("status") == "failed":
+            # The group that this is a member of may come back to it within one and the same round.
+            failed = {key: found for key, found in self._results(state).items() if "error" in found}
+            if failed and before.get("round") == self.layout.visits(state, group):
+                record = {"visits": before["visits"], "round": before["round"], "status": "running"}
+                return Command({self.layout.key(name): record}, self._sent_again(failed))
+        sends = tuple(self._sends(state))
+        return Command(self.work.begun(state, {"status": "running"}), sends or (self.done_node,))
+
+    def not_begun(self, state: State, error: BaseException) -> Command:
+        """Return what stands in for a first node that failed: the step has failed, and the run goes on."""
+        return Command(self.work.failed(state, error), [self.done_node])
+
+    def skipped(self, state: State, reason: str) -> Command:
+        """Return what stands in for a first node that is passed over: no item is handed out."""
+        return Command(self.work.begun(state, {"status": "skipped", "reason": reason}), [self.done_node])
+
+    def gather(self, state: State, ctx: Context) -> Any:
+        """Run the step's last node: what became of the items."""
+        if not self._is_running(state):
+            return self.work.over(state)
+        results = self._results(state)
+        return self._ended(state, ctx, results, count=len(results))
+
+    def _results(self, state: State) -> dict[str, Any]:
+        return self.layout.results(state, self.step.name, self.layout.visits(state, self.step.name))
+
+    def _sends(self, state: State) -> Iterator[Send]:
+        visit = self.layout.visits(state, self.step.name) + 1
+        for index, (key, item) in enumerate(self._items(state)):
+            each: dict[str, Any] = {"item": item, "index": index, "key": key, "visit": visit}
+            if self._inputs is not None:
+                each["inputs"] = self._inputs(self._scope(state, item, index, key))
+            yield self._send(key, each)
+
+    def _sent_again(self, blamed: Mapping[str, Any]) -> list[Any]:
+        """Send items that failed once more, as they were: the list they came from may have changed."""
+        kept = ("item", "inputs", "index", "visit")
+        return [
+            self._send(key, {**{name: found[name] for name in kept if name in found}, "key": key})
+            for key, found in blamed.items()
+        ]
+
+    def _send(self, key: str, each: dict[str, Any]) -> Send:
+        return Send(self.item_node, {self.layout.each_key(self.step.name): each}, key)
+
+    def _items(self, state: State) -> list[tuple[str, Any]]:
+        """Return the items with their keys; raise if two have the same key, or there are too many."""
+        found = self._in.fill(Scope(self.layout, state, self._names))
+        if not isinstance(found, (dict, list, tuple)):
+            given = describe_kind(found)
+            raise StepFailed(f"for_each.in: a list or fields are needed, and this gives {given}")
+        if len(found) > MAX_ITEMS:
+            raise StepFailed(f"for_each.in: there are {len(found):,} items; at most {MAX_ITEMS:,} are taken")
+        pairs = found.items() if isinstance(found, dict) else enumerate(found)
+        items: dict[str, Any] = {}
+        for index, (place, item) in enumerate(pairs):
+            key = str(place) if self._key is None else self._named(self._key, state, item, index)
+            if key in items:
+                raise StepFailed(
+                    f"for_each.key: items {list(items).index(key)} and {index} have one key, {key!r}; "
+                    "give `key` an expression that tells them apart"
+                )
+            items[key] = item
+        return list(items.items())
+
+    def _named(self, expression: Expression, state: State, item: Any, index: int) -> str:
+        field = f"for_each.key of item {index}"
+        key = evaluated(expression, self._scope(state, item, index, str(index)), field)
+        if kind(key) not in ("text", "number") or not str(key):
+            raise StepFailed(f"{field}: a text or a number is needed, not {describe_kind(key)}")
+        return str(key)
+
+    def _scope(self, state: State, item: Any, index: int, key: str) -> Scope:
+        return Scope(self.layout, state, self._names, **{"index": index, "key": key, self._each.as_: item})

@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -82,7 +82,8 @@ class WorkflowFiles:
         todo = [(self._folder, definition)]
         while todo:
             folder, outer = todo.pop()
-            for path in _sub_workflows(folder, outer):
+            files = [each.workflow.file for each in Layout(outer).steps.values() if each.workflow is not None]
+            for path in ((folder / file).resolve() for file in files):
                 name = self._name(path)
                 if name not in found:
                     source = self._source(path)
@@ -113,11 +114,13 @@ class WorkflowFiles:
         return self._prefer == "saved" or not path.is_file()
 
     def _kept(self, path: Path, saved: Mapping[str, Any]) -> Source:
-        included = dict(saved.get("included") or {})
-        text = str(saved["source"])
-        only = self._prefer == "saved"
         return read_source(
-            path, env=self._env, text=text, included=included, only_included=only, has_file=self.has
+            path,
+            env=self._env,
+            text=str(saved["source"]),
+            included=dict(saved.get("included") or {}),
+            only_included=self._prefer == "saved",
+            has_file=self.has,
         )
 
     def _name(self, path: Path) -> str:
@@ -133,13 +136,6 @@ class WorkflowFiles:
             )
             hint = "read large texts and data in a step, from files of their own"
             raise WorkflowInvalid([Problem(message, Position(str(path), 1, 1), "", hint)])
-
-
-def _sub_workflows(folder: Path, definition: Definition) -> Iterator[Path]:
-    for step in definition.steps:
-        for each in (step, *step.members):
-            if each.workflow is not None:
-                yield (folder / each.workflow.file).resolve()
 
 
 # `hooks`: commands that run when a run starts, completes or fails. Their failures are only logged.
@@ -158,32 +154,25 @@ class Announcer:
 
     def started(self, run_id: str) -> None:
         """Run the hook of a run that starts or resumes."""
-        self._tell("on_start", self._hooks.on_start, run_id, {"HOLDFAST_STATUS": "running"})
+        self._tell("on_start", run_id, "running")
 
     def ended(self, run_id: str, status: str, error: str = "") -> None:
         """Run the hook of a run that completed or failed; there is none for other endings."""
-        facts = {"HOLDFAST_STATUS": status, "HOLDFAST_ERROR": self._resources.scrubber.scrub(error)}
-        if status == "completed":
-            self._tell("on_complete", self._hooks.on_complete, run_id, facts)
-        elif status == "failed":
-            self._tell("on_error", self._hooks.on_error, run_id, facts)
+        name = {"completed": "on_complete", "failed": "on_error"}.get(status)
+        if name is not None:
+            self._tell(name, run_id, status, HOLDFAST_ERROR=self._resources.scrubber.scrub(error))
 
-    def _tell(self, name: str, script: str | None, run_id: str, facts: Mapping[str, str]) -> None:
+    def _tell(self, name: str, run_id: str, status: str, **more: str) -> None:
+        script, resources = getattr(self._hooks, name), self._resources
         if script is None:
             return
-        known = {"HOLDFAST_RUN_ID": run_id, "HOLDFAST_WORKFLOW": self._workflow, **facts}
-        resources = self._resources
-        command = Command(
-            script,
-            cwd=resources.base,
-            env={**resources.command_env(), **known},
-            timeout=TIMEOUT,
-            scrub=resources.scrubber.scrub,
-        )
+        facts = {"HOLDFAST_RUN_ID": run_id, "HOLDFAST_WORKFLOW": self._workflow, "HOLDFAST_STATUS": status}
+        env, scrub = {**resources.command_env(), **facts, **more}, resources.scrubber.scrub
+        command = Command(script, cwd=resources.base, env=env, timeout=TIMEOUT, scrub=scrub)
         try:
             done = command.run(lambda: False, lambda line: None)
         except HoldfastError as error:
-            logger.error("hook %s: %s", name, self._resources.scrubber.scrub(str(error)))
+            logger.error("hook %s: %s", name, scrub(str(error)))
             return
         if done.code:
             logger.error("hook %s ended with code %d: %s", name, done.code, done.stderr.strip()[-500:])
@@ -198,7 +187,7 @@ def load_workflow(
     """Read a workflow file, or `text` as if it were one; `WorkflowInvalid` lists every problem at once."""
     environment = os.environ if env is None else env
     files = WorkflowFiles(Path(path), environment)
-    return _workflow(files.root(text), environment, files)
+    return Workflow(files.root(text), environment, files)
 
 
 def workflow_of_run(
@@ -223,26 +212,19 @@ def workflow_of_run(
             "--workflow FILE"
         )
     files = WorkflowFiles(Path(str(saved["path"])), environment, saved, prefer)
-    return _workflow(files.root(), environment, files)
-
-
-def _workflow(source: Source, env: Mapping[str, str], files: WorkflowFiles) -> Workflow:
-    return Workflow(source, parse(source), env, files)
+    return Workflow(files.root(), environment, files)
 
 
 class Workflow:
     """A workflow file: what it is given, its graph on a store, what it results in."""
 
-    def __init__(
-        self, source: Source, definition: Definition, env: Mapping[str, str], files: WorkflowFiles
-    ) -> None:
-        self._source, self._files, self.definition = source, files, definition
-        self.path = source.path
-        self.name, self.description = definition.workflow.name, definition.workflow.description
-        self.digest = source.digest
+    def __init__(self, source: Source, env: Mapping[str, str], files: WorkflowFiles) -> None:
+        self._source, self._files, self.definition = source, files, parse(source)
+        self.path, self.digest, workflow = source.path, source.digest, self.definition.workflow
+        self.name, self.description = workflow.name, workflow.description
         secrets = Secrets(env)
         self._scrubber = Scrubber(secrets)
-        budget = Budget.of(definition.workflow.limits)
+        budget = Budget.of(workflow.limits)
         self._resources = Resources(self.path.resolve().parent, env, secrets, self._scrubber, budget)
 
     def read_inputs(self, given: Mapping[str, Any], text: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -333,14 +315,11 @@ class Workflow:
                 time_limit=workflow.limits.timeout,
                 observer=observer,
             )
-        except StepInvalid as error:
-            raise WorkflowInvalid([self._problem(error)]) from error
         except StepsInvalid as error:
-            raise WorkflowInvalid([self._problem(each) for each in error.problems]) from error
+            raise WorkflowInvalid(map(self._problem, error.problems)) from error
         except GraphInvalid as error:
-            raise WorkflowInvalid(
-                [self._source.problem(("steps",), problem) for problem in error.problems]
-            ) from error
+            problems = (self._source.problem(("steps",), problem) for problem in error.problems)
+            raise WorkflowInvalid(problems) from error
         return app
 
     def _problem(self, error: StepInvalid) -> Problem:
@@ -359,16 +338,17 @@ class Workflow:
     def _nodes(self, known: Mapping[str, str], names: Iterable[str], when: str) -> list[str]:
         """Return the nodes to pause at for these steps; steps of sub-workflows are named `outer/inner`."""
         wanted = list(dict.fromkeys(names))
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise WorkflowInvalid(
-                self._source.problem(
-                    ("steps",),
-                    f"a pause is wanted {when} {name!r}, but there is no such step",
-                    did_you_mean(name, known) or f"the steps are {listed(known)}",
-                )
-                for name in unknown
+        problems = [
+            self._source.problem(
+                ("steps",),
+                f"a pause is wanted {when} {name!r}, but there is no such step",
+                did_you_mean(name, known) or f"the steps are {listed(known)}",
             )
+            for name in wanted
+            if name not in known
+        ]
+        if problems:
+            raise WorkflowInvalid(problems)
         return [known[name] for name in wanted]
 
     def _policy(self, durability: str | None) -> CheckpointPolicy:

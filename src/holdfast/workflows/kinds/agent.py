@@ -38,13 +38,8 @@ class CallAgent(Kind):
         super().__init__(step, resources)
         assert step.agent is not None
         self._agent, self._timeout, self._name = step.agent, step.timeout, step.name
-        agent, text = step.agent, self.text
-        self._prompt, self._system = text("agent.prompt", agent.prompt), text("agent.system", agent.system)
-        self._model = text("agent.model", agent.model)
-        self._base_url = self.optional_text("agent.base_url", agent.base_url)
-        self._api_key = self.optional_text("agent.api_key", agent.api_key)
-        self._tools = tuple(_tool(target, resources) for target in agent.tools)
-        self._price = None if agent.price is None else agent.price.model_dump()
+        self._tools = tuple(_tool(target, resources) for target in step.agent.tools)
+        self._price = None if step.agent.price is None else step.agent.price.model_dump()
 
     def functions(self) -> Sequence[Callable[..., Any]]:
         return [tool.function for tool in self._tools]
@@ -85,7 +80,7 @@ class CallAgent(Kind):
     def _failure(self, error: AgentError, scope: Mapping[str, Any], ctx: Context, begun: float) -> AgentError:
         """Return the error with what is known of it: whether another attempt may help. What was spent counts."""
         if error.usage.requests or error.usage.input_tokens:
-            self._spend(ctx, self._model.render(scope), error.usage)
+            self._spend(ctx, self.fill("model", scope), error.usage)
         facts = {
             "transient": isinstance(error, TransientAgentError),
             "timed_out": self._timeout is not None and time.monotonic() - begun >= self._timeout,
@@ -97,15 +92,11 @@ class CallAgent(Kind):
     def _request(self, scope: Mapping[str, Any]) -> AgentRequest:
         agent = self._agent
         return AgentRequest(
-            model=self._model.render(scope),
-            prompt=self._prompt.render(scope),
-            system=self._system.render(scope),
+            **{name: self.fill(name, scope) for name in agent.templates},
             output_schema=agent.output,
             tools=self._tools,
             temperature=agent.temperature,
             max_tokens=agent.max_tokens,
-            base_url=None if self._base_url is None else self._base_url.render(scope),
-            api_key=None if self._api_key is None else self._api_key.render(scope),
             timeout=self._timeout,
             max_turns=agent.max_turns,
         )

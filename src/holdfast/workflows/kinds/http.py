@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import codecs
+import contextlib
 import contextvars
 import email.utils
 import ipaddress
@@ -73,11 +74,6 @@ class SendRequest(Kind):
         request = step.http
         assert request is not None
         self._http, self._timeout = request, step.timeout or TIMEOUT
-        self._url = self.text("http.url", request.url)
-        self._headers = self.texts("http.headers", request.headers)
-        self._query = self.tree("http.query", request.query)
-        self._json = self.tree("http.json", request.json_)
-        self._body = self.optional_text("http.body", request.body)
 
     async def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         request = self._request(scope)
@@ -97,21 +93,22 @@ class SendRequest(Kind):
         return self._result(reply, request.method)
 
     def _request(self, scope: Mapping[str, Any]) -> httpx2.Request:
-        query = self._query.look(scope)
-        url, credentials = address(self._url.render(scope), {key: _plain(query[key]) for key in query})
+        query, text, data = (self.fill(name, scope) for name in ("query", "body", "json"))
+        url, credentials = address(self.fill("url", scope), {key: _plain(query[key]) for key in query})
         headers = {
             "User-Agent": "holdfast",
             "Accept-Encoding": "identity",
             "Connection": "close",
             **credentials,
         }
-        headers |= {name.title(): _checked(name, text.render(scope)) for name, text in self._headers.items()}
+        given = self.fill("headers", scope)
+        headers |= {name.title(): _checked(name, value) for name, value in given.items()}
         body = None
-        if self._body is not None:
-            body = self._body.render(scope).encode(errors="replace")
+        if text is not None:
+            body = text.encode(errors="replace")
             headers.setdefault("Content-Type", "text/plain; charset=utf-8")
         if self._http.json_ is not None:
-            body = write_json(self._json.look(scope), "http.json")
+            body = write_json(data, "http.json")
             headers.setdefault("Content-Type", "application/json")
         method = self._http.method or ("GET" if body is None else "POST")
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
@@ -123,20 +120,15 @@ class SendRequest(Kind):
         text = body.decode(_charset(kind), "replace")
         wanted = self._http.ok_status
         if status not in wanted if wanted else not 200 <= status < 300:
-            raise StepFailed(
-                self._complaint(reply, text),
-                transient=status in _TRANSIENT,
-                retry_after=_retry_after(headers.get("retry-after")),
-            )
+            target = headers.get("location") if 300 <= status < 400 else None
+            leads = f" and redirects to {shown(target)}, where it is not followed" if target else ""
+            said = str(self._resources.scrubber.scrub(text)).strip()[:500]
+            message = f"the server answered {status}{leads}{': ' + said if said else ''}"
+            after = _retry_after(headers.get("retry-after"))
+            raise StepFailed(message, transient=status in _TRANSIENT, retry_after=after)
         kept = {name: value for name, value in headers.items() if name not in _NOT_KEPT}
         data = None if method == "HEAD" else self._data(text, kind.get_content_type())
         return {"output": data, "status_code": status, "headers": kept}
-
-    def _complaint(self, reply: Reply, text: str) -> str:
-        target = reply.headers.get("location") if 300 <= reply.status < 400 else None
-        leads = f" and redirects to {shown(target)}, where it is not followed" if target else ""
-        said = str(self._resources.scrubber.scrub(text)).strip()[:500]
-        return f"the server answered {reply.status}{leads}{': ' + said if said else ''}"
 
     def _data(self, text: str, kind: str) -> Any:
         wanted, is_json = self._http.output, kind == "application/json" or kind.endswith("+json")
@@ -157,6 +149,7 @@ class SendRequest(Kind):
 _COMPRESSED = {"gzip", "x-gzip", "deflate"}
 _NOT_DECODED = {"br", "zstd", "compress", "x-compress"}
 _MOST_ENCODINGS, _MOST_MEMBERS = 5, 100
+_WITH_HEADER, _WITHOUT_HEADER = 47, -15
 _GZIP = b"\x1f\x8b"
 
 
@@ -168,20 +161,16 @@ def _decoded(body: bytes, encodings: str, max_bytes: int) -> bytes:
     for name in reversed(names):
         if name in _NOT_DECODED:
             raise StepFailed(f"the response cannot be read: {name!r} is an encoding that cannot be decoded")
-        if name in _COMPRESSED and body:
-            try:
-                body = _inflated(body, 47, max_bytes)
-            except zlib.error:
-                body = _inflated_raw(body, name, max_bytes)
+        if name not in _COMPRESSED or not body:
+            continue
+        try:
+            with contextlib.suppress(zlib.error):
+                body = _inflated(body, _WITH_HEADER, max_bytes)
+                continue
+            body = _inflated(body, _WITHOUT_HEADER, max_bytes)  # As some servers send `deflate`.
+        except zlib.error as error:
+            raise StepFailed(f"the response cannot be decoded as {name!r}: {error}", transient=True) from None
     return body
-
-
-def _inflated_raw(body: bytes, name: str, max_bytes: int) -> bytes:
-    """Inflate what has no header, as some servers send `deflate`."""
-    try:
-        return _inflated(body, -15, max_bytes)
-    except zlib.error as error:
-        raise StepFailed(f"the response cannot be decoded as {name!r}: {error}", transient=True) from None
 
 
 def _inflated(body: bytes, window: int, max_bytes: int) -> bytes:
@@ -260,7 +249,7 @@ def _redirected(request: httpx2.Request, reply: Reply) -> httpx2.Request | None:
     url, _ = address(target, {})
     dropped = {"host", "content-length", "content-type", "transfer-encoding"}
     kept = [(name, value) for name, value in request.headers.raw if name.decode().lower() not in dropped]
-    if _origin(url) != _origin(str(request.url)):
+    if urllib.parse.urlsplit(url)[:2] != urllib.parse.urlsplit(str(request.url))[:2]:
         kept = [(name, value) for name, value in kept if name.decode().lower() in _HARMLESS]
     return httpx2.Request("GET" if method == "POST" else method, url, headers=kept)
 
@@ -279,17 +268,15 @@ def _failure(title: str, error: BaseException) -> StepFailed:
 def _proxy(url: str) -> str | None:
     """Return the proxy that the environment names for a URL; none is asked for this machine itself."""
     parts = urllib.parse.urlsplit(url)
-    if _is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.hostname or ""):
+    host = parts.hostname or ""
+    try:
+        is_here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_here = host == "localhost" or host.endswith(".localhost")
+    if is_here or urllib.request.proxy_bypass(host):
         return None
     known = urllib.request.getproxies()
     return known.get(parts.scheme) or known.get("all")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
@@ -338,20 +325,12 @@ def _ascii_host(name: str) -> str:
 def shown(url: str) -> str:
     """Return an address without what may be confidential in it, and with escapes for what cannot be printed."""
     try:
-        parts = urllib.parse.urlsplit("".join(_escaped(sign) for sign in url.strip()))
+        printable = (sign if sign.isprintable() else repr(sign)[1:-1] for sign in url.strip())
+        parts = urllib.parse.urlsplit("".join(printable))
     except ValueError:
         return re.sub("//[^/]*@", "//", url.partition("?")[0])[:_LONGEST_SHOWN]
     place = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit((parts.scheme, place, parts.path, "", ""))[:_LONGEST_SHOWN]
-
-
-def _escaped(sign: str) -> str:
-    return sign if sign.isprintable() else repr(sign)[1:-1]
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.netloc
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The base of all kinds of steps, and the kinds that need nothing but the state: set, wait, end."""
+"""The base of all kinds of steps, and the kinds that need nothing but the engine: set, wait, ask, checkpoint, end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import datetime as dt
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast import clock
+from holdfast.engine import checkpoint_files as files
 from holdfast.engine.context import Context
 from holdfast.state.state import State
 from holdfast.workflows.errors import EndedInFailure, StepFailed
@@ -20,7 +22,7 @@ from holdfast.workflows.language.templates import (
     render_tree,
     tree_paths,
 )
-from holdfast.workflows.model import Step
+from holdfast.workflows.model import Part, Question, Step
 from holdfast.workflows.scope import Resources
 
 Paths = set[tuple[str, ...]]
@@ -33,8 +35,9 @@ class Text:
 
     def __init__(self, field: str, text: str) -> None:
         self.field, self.template = field, compile_template(text)
+        self.paths: Paths = set(self.template.paths)
 
-    def render(self, scope: Mapping[str, Any]) -> str:
+    def fill(self, scope: Mapping[str, Any]) -> str:
         """Return the text with the scope's values."""
         try:
             return self.template.render(scope)
@@ -50,7 +53,7 @@ class Tree:
         self.paths = tree_paths(self._compiled)
         self._constant = None if _has_templates(self._compiled) else self.render({})
 
-    def look(self, scope: Mapping[str, Any]) -> Any:
+    def fill(self, scope: Mapping[str, Any]) -> Any:
         """Return the value for a caller that does not change it: one without templates is made once."""
         return self.render(scope) if self._constant is None else self._constant
 
@@ -71,7 +74,10 @@ def _has_templates(compiled: Any) -> bool:
 
 
 class Kind:
-    """The work of one step. It is made once, when its workflow is loaded, and run any number of times."""
+    """The work of one step. It is made once, when its workflow is loaded, and run any number of times.
+
+    The fields of the step that its model declares as templates are compiled.
+    """
 
     transient_only: ClassVar[bool] = False
     """Whether by default only transient failures are retried, and then are without being asked for."""
@@ -85,26 +91,38 @@ class Kind:
     def __init__(self, step: Step, resources: Resources) -> None:
         self._step, self._resources = step, resources
         self._paths: Paths = set()
+        self._fields: dict[str, Text | Tree | dict[str, Text]] = {}
+        part = getattr(step, step.kind)
+        for name, declared in type(part).model_fields.items() if isinstance(part, Part) else ():
+            field, value = declared.alias or name, getattr(part, name)
+            where = f"{step.kind}.{field}"
+            if field not in part.templates or value is None:
+                continue
+            if declared.annotation == dict[str, str]:
+                self._fields[field] = {key: self.text(f"{where}.{key}", text) for key, text in value.items()}
+            elif declared.annotation in (str, str | None):
+                self._fields[field] = self.text(where, value)
+            else:
+                self._fields[field] = self.tree(where, value)
 
     def text(self, field: str, text: str) -> Text:
         """Compile a text of the step."""
         found = Text(field, text)
-        self._paths |= found.template.paths
+        self._paths |= found.paths
         return found
-
-    def optional_text(self, field: str, text: str | None) -> Text | None:
-        """Compile a text of the step, if it has one."""
-        return None if text is None else self.text(field, text)
-
-    def texts(self, field: str, texts: Mapping[str, str]) -> dict[str, Text]:
-        """Compile several texts of the step."""
-        return {name: self.text(f"{field}.{name}", text) for name, text in texts.items()}
 
     def tree(self, field: str, value: Any) -> Tree:
         """Compile a value of the step with texts in it."""
         found = Tree(field, value)
         self._paths |= found.paths
         return found
+
+    def fill(self, field: str, scope: Mapping[str, Any]) -> Any:
+        """Return a field of the step with the scope's values; None if the step does not have it."""
+        found = self._fields.get(field)
+        if isinstance(found, dict):
+            return {name: text.fill(scope) for name, text in found.items()}
+        return None if found is None else found.fill(scope)
 
     def paths(self) -> Paths:
         """Return the paths that the work reads of the scope."""
@@ -119,9 +137,6 @@ class Kind:
         raise AssertionError("other nodes do the work")
 
 
-# The kinds that need nothing but the state: set, wait, end.
-
-
 class SetValues(Kind):
     """`set`: values made of values."""
 
@@ -132,25 +147,19 @@ class SetValues(Kind):
         self._values = self.tree("set", step.set)
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        return {"output": self._values.look(scope)}
+        return {"output": self._values.fill(scope)}
 
 
 class Wait(Kind):
     """`wait`: time passes, also while nobody runs."""
 
-    def __init__(self, step: Step, resources: Resources) -> None:
-        super().__init__(step, resources)
-        wait = step.wait
-        assert wait is not None
-        self._seconds = wait.seconds
-        self._until = self.optional_text("wait.until", wait.until)
-
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        seconds = self._seconds
-        if self._until is not None:
-            seconds = max(0.0, _parse_time(self._until.render(scope)).timestamp() - clock.time())
-        assert seconds is not None
-        ctx.sleep(seconds, name="wait")
+        wait, until = self._step.wait, self.fill("until", scope)
+        assert wait is not None
+        if until is not None:
+            ctx.sleep(max(0.0, _parse_time(until).timestamp() - clock.time()), name="wait")
+        elif wait.seconds is not None:
+            ctx.sleep(wait.seconds, name="wait")
         return {"output": None}
 
 
@@ -168,18 +177,89 @@ def _parse_time(text: str) -> dt.datetime:
 class End(Kind):
     """`end`: the run is over, well or not."""
 
-    def __init__(self, step: Step, resources: Resources) -> None:
-        super().__init__(step, resources)
-        end = step.end
-        assert end is not None
-        self._fails = end.status == "failure"
-        self._reason = self.text("end.reason", end.reason)
-
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        reason = self._reason.render(scope)
-        if self._fails:
+        reason = self.fill("reason", scope)
+        if self._step.end is not None and self._step.end.status == "failure":
             raise EndedInFailure(reason or "the workflow ended in failure")
         return {"output": reason or None, "reason": reason}
+
+
+class AskQuestions(Kind):
+    """`ask`: all questions at once; the run pauses until everything is answered, and keeps each answer when it comes.
+
+    The person who answers may have looked at anything, so that an answer holds only while all of the state is the same.
+    """
+
+    takes_state = True
+
+    def __init__(self, step: Step, resources: Resources) -> None:
+        super().__init__(step, resources)
+        ask = step.ask
+        assert ask is not None
+        self._ask = ask
+        alone = {name: getattr(ask, name) for name in Question.model_fields if name != "name"}
+        self._prompts = [
+            (each, self.text(f"the prompt of question {each.name!r}", each.prompt)) for each in ask.questions
+        ] or [(Question(name="answer", **alone), self.text("ask.prompt", ask.prompt))]
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        if self._resources.skip_gates:
+            answers = {question.name: self._assumed(question) for question, _ in self._prompts}
+        else:
+            asked = {
+                self._name(question, ctx): self._asked(question, prompt.fill(scope))
+                for question, prompt in self._prompts
+            }
+            found = ctx.ask_all(asked)
+            answers = {question.name: found[self._name(question, ctx)] for question, _ in self._prompts}
+        if self._ask.questions:
+            return {"output": answers, "answers": answers}
+        (answer,) = answers.values()
+        return {"output": answer, "answer": answer}
+
+    def _asked(self, question: Question, prompt: str) -> dict[str, Any]:
+        choices = question.choices
+        described = [
+            f"  {choice.value}: {' - '.join(text for text in (choice.label, choice.description) if text)}"
+            for choice in choices or ()
+            if choice.label or choice.description
+        ]
+        return {
+            "prompt": "\n".join([prompt, *described]),
+            "schema": None if question.type == "any" else {"type": question.type},
+            "choices": None if choices is None else [choice.value for choice in choices],
+            "timeout": self._ask.timeout,
+            **({} if question.default is None else {"default": question.default}),
+        }
+
+    def _name(self, question: Question, ctx: Context) -> str:
+        """Return what people answer to: the step, the item that it is asked for, and the question among several."""
+        name = self._step.name if ctx.item_key is None else f"{self._step.name}[{ctx.item_key}]"
+        return f"{name}.{question.name}" if self._ask.questions else name
+
+    def _assumed(self, question: Question) -> Any:
+        if question.default is not None:
+            return question.default
+        if question.choices:
+            return question.choices[0].value
+        which = f"question {question.name!r} of `ask`" if self._ask.questions else "`ask`"
+        raise StepFailed(
+            f"gates are skipped, and {which} has neither choices nor a default; give it a default"
+        )
+
+
+class UseCheckpointFile(Kind):
+    """`checkpoint`: writes or reads a checkpoint file; nothing that a file names is ever imported or run."""
+
+    takes_state = True
+
+    def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        saves, base = self.fill("save", scope), self._resources.base
+        if saves is not None:
+            saved = files.save(base / Path(saves).expanduser(), state, ctx.node, ctx.config)
+            return {"output": {"checkpoint_path": str(saved), "saved": True}}
+        content = files.load(base / Path(self.fill("load", scope)).expanduser())
+        return {"output": {"checkpoint_state": content["state"], "checkpoint_node": content["node"]}}
 
 
 # JSON that comes from outside and goes there: only what can be stored and read by others.

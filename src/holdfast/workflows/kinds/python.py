@@ -66,23 +66,16 @@ def find_function(target: str, base: Path) -> Callable[..., Any]:
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise HoldfastError(f"{place} has no function {name!r}; it has {_functions(module)}")
-    _check(found, target)
-    return found  # type: ignore[no-any-return]
-
-
-def _check(found: Any, target: str) -> None:
+        names = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        there = ", ".join(names[:20]) or "none"
+        raise HoldfastError(f"{place} has no function {name!r}; it has {there}")
     if inspect.isclass(found):
         raise HoldfastError(f"{target} is a class; name a function that uses it")
     if not callable(found):
         raise HoldfastError(f"{target} is not a function but {type(found).__name__}")
     if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
         raise HoldfastError(f"{target} is a generator, which yields; let it return a list")
-
-
-def _functions(module: ModuleType) -> str:
-    names = [name for name, value in vars(module).items() if inspect.isfunction(value) and name[0] != "_"]
-    return ", ".join(names[:20]) or "none"
+    return found  # type: ignore[no-any-return]
 
 
 def _load_module(place: str, base: Path, target: str) -> ModuleType:
@@ -97,16 +90,10 @@ def _load_module(place: str, base: Path, target: str) -> ModuleType:
         raise _broken(target, error) from error
     except (Exception, SystemExit) as error:
         raise _broken(target, error) from error
-    own = base / place.partition(".")[0]
-    if own.is_dir() and not _is_in(module, own):
-        raise HoldfastError(
-            f"{place!r} is loaded from {module.__file__} already, not from {own}; rename one of the two"
-        )
+    own, file = base / place.partition(".")[0], module.__file__
+    if own.is_dir() and file is not None and not Path(file).resolve().is_relative_to(own.resolve()):
+        raise HoldfastError(f"{place!r} is loaded from {file} already, not from {own}; rename one of the two")
     return module
-
-
-def _is_in(module: ModuleType, folder: Path) -> bool:
-    return module.__file__ is None or Path(module.__file__).resolve().is_relative_to(folder.resolve())
 
 
 def _load_file(path: Path, target: str) -> ModuleType:
@@ -246,7 +233,10 @@ class CallPython(Kind):
         assert step.python is not None
         self._target = step.python
         self._function = find_function(step.python, resources.base)
-        self._executor = _executor_of(step)
+        elsewhere = step.executor if step.executor not in (None, THREADS) else None
+        for problem in missing_package(elsewhere) if elsewhere is not None else ():
+            raise HoldfastError(f"it has {problem}")
+        self._executor = None if elsewhere is None else choice_of(elsewhere)
         self.is_async = inspect.iscoroutinefunction(self._function) or self._executor is not None
         self._title, self._is_timed = f"step {step.name!r}", step.timeout is not None
         self._parameters, self._takes_any = _parameters(self._function)
@@ -273,14 +263,10 @@ class CallPython(Kind):
                     raise HoldfastError(f"{self._target} takes no argument {name!r}; it takes {takes}")
 
     def paths(self) -> Paths:
-        found = self._paths
-        if self._with is None and {"steps", "visits"} & set(self._named):
-            found = found | {("steps",)}
-        if self._with is None and "inputs" in self._named:
-            found = found | {("inputs",)}
-        if self._with is None:
-            found = found | {(name,) for name in ("vars", "workflow") if name in self._named}
-        return found
+        if self._with is not None:
+            return self._paths
+        named = {(name,) for name in ("inputs", "vars", "workflow") if name in self._named}
+        return self._paths | named | ({("steps",)} if {"steps", "visits"} & set(self._named) else set())
 
     def functions(self) -> Sequence[Callable[..., Any]]:
         return (self._function,)
@@ -344,15 +330,6 @@ class CallPython(Kind):
             f"{where}{self._target} changed a value that it was given, which would be lost; change a copy "
             "(list(value), dict(value), copy.deepcopy(value)) and return it"
         )
-
-
-def _executor_of(step: Step) -> ExecutorChoice | None:
-    """Return which other processes do the step's work, if it is not done in this one."""
-    if step.executor is None or step.executor == THREADS:
-        return None
-    for problem in missing_package(step.executor):
-        raise HoldfastError(f"it has {problem}")
-    return choice_of(step.executor)
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import selectors
 import shutil
@@ -19,7 +20,7 @@ from holdfast.engine.context import Context, StopSignal
 from holdfast.errors import HoldfastError
 from holdfast.state.state import State
 from holdfast.workflows.errors import StepFailed, StepTimedOut
-from holdfast.workflows.kinds.kind import Kind, Result, read_json, write_json
+from holdfast.workflows.kinds.kind import Kind, Result, Text, read_json, write_json
 from holdfast.workflows.model import Step
 from holdfast.workflows.scope import Resources
 from holdfast.workflows.scripts import safe_script
@@ -83,13 +84,10 @@ class Child:
                 os.killpg(self._pid, number)
             except (ProcessLookupError, PermissionError):
                 break
-            self._wait(grace)
-
-    def _wait(self, grace: float) -> None:
-        until, nap = time.monotonic() + grace, 0.001
-        while self.poll() is None and time.monotonic() < until:
-            time.sleep(nap)
-            nap = min(2 * nap, 0.05)
+            until, nap = time.monotonic() + grace, 0.001
+            while self.poll() is None and time.monotonic() < until:
+                time.sleep(nap)
+                nap = min(2 * nap, 0.05)
 
     def release(self) -> None:
         """Close the pipes. What it left running in the background goes on, unless it is itself not over."""
@@ -225,7 +223,6 @@ class _Watch:
         self._out, self._errors, self._line = bytearray(), bytearray(), bytearray()
         self._unsent = memoryview(command.stdin)
         self._deadline = None if command.timeout is None else time.monotonic() + command.timeout
-        self._over_at: float | None = None
 
     def finished(self) -> Finished:
         child = self._child
@@ -237,30 +234,22 @@ class _Watch:
                 selector.register(child.stdin, selectors.EVENT_WRITE, self._send)
             else:
                 child.stdin.close()
-            while selector.get_map() and not self._is_long_over():
+            over_at = math.inf
+            # What a command that is over left running has a little time to write.
+            while selector.get_map() and time.monotonic() - over_at <= _DRAIN_SECONDS:
+                over_at = time.monotonic() if over_at == math.inf and child.poll() is not None else over_at
                 for key, _ in selector.select(_TICK):
                     if not key.data():
                         selector.unregister(key.fileobj)
                         key.fileobj.close()  # type: ignore[union-attr]
                 self._look()
-        code = self._wait()
-        errors = self._command.scrub(self._errors.decode("utf-8", "replace"))
-        return Finished(code, self._out.decode("utf-8", "replace"), errors[-KEPT_ERRORS:])
-
-    def _is_long_over(self) -> bool:
-        """Return True if the command is over, and what it left running has had the time to write."""
-        if self._child.poll() is None:
-            return False
-        self._over_at = self._over_at or time.monotonic()
-        return time.monotonic() - self._over_at > _DRAIN_SECONDS
-
-    def _wait(self) -> int:
         nap = 0.0005
-        while (code := self._child.poll()) is None:
+        while (code := child.poll()) is None:
             self._look()
             time.sleep(nap)
             nap = min(2 * nap, _TICK)
-        return code
+        errors = self._command.scrub(self._errors.decode("utf-8", "replace"))
+        return Finished(code, self._out.decode("utf-8", "replace"), errors[-KEPT_ERRORS:])
 
     def _look(self) -> None:
         """Leave a command that takes too long, or whose run is to stop."""
@@ -305,54 +294,46 @@ class RunCommand(Kind):
 
     def __init__(self, step: Step, resources: Resources) -> None:
         super().__init__(step, resources)
-        shell = step.shell
-        assert shell is not None
-        self._shell, self._timeout = shell, step.timeout
-        self._script = self.text("shell.run", shell.run)
-        self._env = self.texts("shell.env", shell.env)
-        self._cwd = self.optional_text("shell.cwd", shell.cwd)
-        self._stdin = self.tree("shell.stdin", shell.stdin)
+        assert step.shell is not None
+        self._shell, self._scrub = step.shell, resources.scrubber.scrub
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        command = self._command(scope, ctx)
-        done = command.run(lambda: ctx.cancelled, ctx.emit)
-        if done.code not in self._shell.ok_codes:
-            raise StepFailed(self._complaint(done))
-        return {"output": self._data(done.stdout), "exit_code": done.code, "stderr": done.stderr}
+        done = self._command(scope, ctx).run(lambda: ctx.cancelled, ctx.emit)
+        if done.code in self._shell.ok_codes:
+            return {"output": self._data(done.stdout), "exit_code": done.code, "stderr": done.stderr}
+        how = f"ended with code {done.code}" if done.code >= 0 else f"was ended by signal {-done.code}"
+        said = done.stderr.strip() or str(self._scrub(done.stdout)).strip()
+        tail = "\n".join(said.splitlines()[-10:])[-2000:]
+        raise StepFailed(f"the command {how}{': ' + tail if tail else ''}")
 
     def _command(self, scope: Mapping[str, Any], ctx: Context) -> Command:
-        own = {name: text.render(scope) for name, text in self._env.items()}
-        env = {**self._resources.command_env(), **own}
+        env = {**self._resources.command_env(), **self.fill("env", scope)}
+        text, stdin = self._fields["run"], self.fill("stdin", scope)
+        assert isinstance(text, Text)
         try:
-            script, values = safe_script(self._script.template, scope, self._shell.programs, env)
+            script, values = safe_script(text.template, scope, self._shell.programs, env)
         except HoldfastError as error:
-            raise StepFailed(f"{self._script.field}: {error}") from None
-        return Command(
-            script,
-            shell=self._shell.shell,
-            cwd=self._folder(scope),
-            env={**env, **values, **_facts(ctx)},
-            stdin=_as_bytes(self._stdin.look(scope)),
-            timeout=self._timeout,
-            scrub=self._resources.scrubber.scrub,
-        )
-
-    def _folder(self, scope: Mapping[str, Any]) -> Path:
-        folder = self._resources.base
-        if self._cwd is not None:
-            folder = folder / self._cwd.render(scope)
+            raise StepFailed(f"{text.field}: {error}") from None
+        folder = self._resources.base / (self.fill("cwd", scope) or "")
         if not folder.is_dir():
             raise StepFailed(
                 f"shell.cwd: there is no folder {folder} to run the command in; "
                 "the path is relative to the workflow file"
             )
-        return folder
-
-    def _complaint(self, done: Finished) -> str:
-        how = f"ended with code {done.code}" if done.code >= 0 else f"was ended by signal {-done.code}"
-        said = done.stderr.strip() or str(self._resources.scrubber.scrub(done.stdout)).strip()
-        tail = "\n".join(said.splitlines()[-10:])[-2000:]
-        return f"the command {how}{': ' + tail if tail else ''}"
+        facts = {"RUN_ID": ctx.run_id, "STEP": ctx.step, "IDEMPOTENCY_KEY": ctx.idempotency_key}
+        if stdin is None or isinstance(stdin, str):
+            sent = (stdin or "").encode(errors="replace")
+        else:
+            sent = write_json(stdin, "shell.stdin")
+        return Command(
+            script,
+            shell=self._shell.shell,
+            cwd=folder,
+            env={**env, **values, **{f"HOLDFAST_{name}": value for name, value in facts.items()}},
+            stdin=sent,
+            timeout=self._step.timeout,
+            scrub=self._scrub,
+        )
 
     def _data(self, text: str) -> Any:
         form = self._shell.output
@@ -363,23 +344,9 @@ class RunCommand(Kind):
         try:
             return read_json(text)
         except ValueError as error:
-            if form == "json":
-                shown = str(self._resources.scrubber.scrub(text))[:200]
-                raise StepFailed(
-                    f"shell.output: the command was to print JSON and did not ({error}): {shown!r}"
-                ) from None
-            return text.removesuffix("\n").removesuffix("\r")
-
-
-def _facts(ctx: Context) -> dict[str, str]:
-    return {
-        "HOLDFAST_RUN_ID": ctx.run_id,
-        "HOLDFAST_STEP": ctx.step,
-        "HOLDFAST_IDEMPOTENCY_KEY": ctx.idempotency_key,
-    }
-
-
-def _as_bytes(value: Any) -> bytes:
-    if value is None:
-        return b""
-    return write_json(value, "shell.stdin") if not isinstance(value, str) else value.encode(errors="replace")
+            if form == "auto":
+                return text.removesuffix("\n").removesuffix("\r")
+            shown = str(self._scrub(text))[:200]
+            raise StepFailed(
+                f"shell.output: the command was to print JSON and did not ({error}): {shown!r}"
+            ) from None
