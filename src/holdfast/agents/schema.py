@@ -54,42 +54,29 @@ def unsupported(schema: Any, root: Schema | None = None, where: str = "the schem
     for key in schema:
         if key not in _KNOWN:
             return f"{where} uses {key!r}, which is not supported; known are {', '.join(sorted(_KNOWN))}"
-    return (
-        _unknown_type(schema, where)
-        or _bad_reference(schema, root, where)
-        or _bad_pattern(schema, where)
-        or next(filter(None, (unsupported(part, root, place) for place, part in _parts(schema, where))), None)
-    )
-
-
-def _unknown_type(schema: Schema, where: str) -> str | None:
     for kind in _kinds(schema):
         if kind not in _TYPES:
             return f"{where} names the type {kind!r}; known are {', '.join(_TYPES)}"
-    return None
+    if reason := _bad_reference(schema, root):
+        return f"{where} refers to {reason}"
+    if "pattern" in schema and (reason := pattern_problem(schema["pattern"])):
+        told = f"{where} has the pattern {schema['pattern']!r}, which is not a regular expression"
+        return f"{told} that can be matched: {reason}"
+    inside = (unsupported(part, root, place) for place, part in _parts(schema, where))
+    return next(filter(None, inside), None)
 
 
-def _bad_reference(schema: Schema, root: Schema, where: str) -> str | None:
+def _bad_reference(schema: Schema, root: Schema) -> str | None:
     seen: list[Any] = []
     while isinstance(schema, Mapping) and "$ref" in schema:
         if schema["$ref"] in seen:
-            return f"{where} refers to itself: {schema['$ref']!r}"
+            return f"itself: {schema['$ref']!r}"
         seen.append(schema["$ref"])
         try:
             schema = _referred(schema["$ref"], root)
         except LookupError:
-            return (
-                f"{where} refers to {seen[-1]!r}, which is not there; only '#/$defs/NAME' can be referred to"
-            )
+            return f"{seen[-1]!r}, which is not there; only '#/$defs/NAME' can be referred to"
     return None
-
-
-def _bad_pattern(schema: Schema, where: str) -> str | None:
-    reason = pattern_problem(schema["pattern"]) if "pattern" in schema else None
-    if reason is None:
-        return None
-    pattern = schema["pattern"]
-    return f"{where} has the pattern {pattern!r}, which is not a regular expression that can be matched: {reason}"
 
 
 def _parts(schema: Schema, where: str) -> Iterator[tuple[str, Any]]:
@@ -130,8 +117,7 @@ class _Fitting:
             if reason := self.misfit(value, referred, where):
                 return reason
         return (
-            _misfit_kind(value, schema, where)
-            or _misfit_size(value, schema, where)
+            _misfit_alone(value, schema, where)
             or self._misfit_options(value, schema, where)
             or (self._misfit_items(value, schema, where) if isinstance(value, list) else None)
             or (self._misfit_keys(value, schema, where) if isinstance(value, dict) else None)
@@ -175,22 +161,18 @@ class _Fitting:
         return None
 
 
-def _misfit_kind(value: Any, schema: Schema, where: str) -> str | None:
-    kinds = _kinds(schema)
+def _misfit_alone(value: Any, schema: Schema, where: str) -> str | None:
+    """Return why a value does not fit what a schema says of it as a whole: type, options, bounds, pattern."""
+    kinds, shown = _kinds(schema), f"{value!r:.80}"
     if kinds and not any(_TYPES[kind](value) for kind in kinds):
-        return f"{where} must be of type {' or '.join(kinds)}, not {value!r:.80}"
+        return f"{where} must be of type {' or '.join(kinds)}, not {shown}"
     if "enum" in schema and not any(_equal(value, option) for option in schema["enum"]):
-        return f"{where} must be one of {', '.join(map(repr, schema['enum']))}, not {value!r:.80}"
+        return f"{where} must be one of {', '.join(map(repr, schema['enum']))}, not {shown}"
     if "const" in schema and not _equal(value, schema["const"]):
-        return f"{where} must be {schema['const']!r}, not {value!r:.80}"
-    return None
-
-
-def _misfit_size(value: Any, schema: Schema, where: str) -> str | None:
-    if _is_number(value):
-        for key, (words, fits) in _BOUNDS.items():
-            if key in schema and not fits(value, schema[key]):
-                return f"{where} must be {words} {schema[key]}, not {value!r}"
+        return f"{where} must be {schema['const']!r}, not {shown}"
+    for key, (words, fits) in _BOUNDS.items() if _is_number(value) else ():
+        if key in schema and not fits(value, schema[key]):
+            return f"{where} must be {words} {schema[key]}, not {value!r}"
     for kind, unit, low, high in _LENGTHS:
         if isinstance(value, kind):
             if len(value) < schema.get(low, 0):
@@ -198,7 +180,7 @@ def _misfit_size(value: Any, schema: Schema, where: str) -> str | None:
             if high in schema and len(value) > schema[high]:
                 return f"{where} must have at most {schema[high]} {unit}, not {len(value)}"
     if isinstance(value, str) and "pattern" in schema and not is_match(schema["pattern"], value):
-        return f"{where} must match {schema['pattern']!r}, not be {value!r:.80}"
+        return f"{where} must match {schema['pattern']!r}, not be {shown}"
     return None
 
 
@@ -256,14 +238,8 @@ def pattern_problem(pattern: Any) -> str | None:
     try:
         _compiled(_encodable(pattern))
     except SchemaError as error:
-        return (
-            str(error)
-            .strip()
-            .rpartition("\n")[2]
-            .removeprefix("error: ")
-            .removeprefix("SchemaError: ")
-            .strip()
-        )
+        last = str(error).strip().rpartition("\n")[2]
+        return last.removeprefix("error: ").removeprefix("SchemaError: ").strip()
     return None
 
 

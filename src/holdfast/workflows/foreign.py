@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -63,13 +63,10 @@ def effects_of(saved: Mapping[str, Any]) -> list[Effect]:
     """Return what the workflow file of a run does, sub-workflows included; one that cannot be read may do anything."""
     found: list[Effect] = []
     for file in files_of(saved):
+        effects: Iterable[Effect] = [Effect("", "unreadable", f"unknown: {file.problem}")]
         if isinstance(file.data, Mapping):
-            effects = list(_effects(file.data))
-        else:
-            effects = [Effect("", "unreadable", f"unknown: {file.problem}")]
-        found += [
-            effect._replace(name=f"{file.name}: {effect.name}") if file.name else effect for effect in effects
-        ]
+            effects = _effects(file.data)
+        found += (each._replace(name=f"{file.name}: {each.name}") if file.name else each for each in effects)
     return found
 
 
