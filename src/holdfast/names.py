@@ -37,9 +37,8 @@ PUBLIC: dict[str, dict[str, str]] = {
         "capsules.summary": "CapsuleInfo inspect_capsule",
     },
     "holdfast.checkpoints": {
-        "checkpoints.interactive": "CheckpointConfig GraphConfig Result default_checkpoint_config default_graph_config "
-        "pause_workflow resume_workflow",
-        "checkpoints.store": "CheckpointData CheckpointStore PauseMetadata",
+        "checkpoints.store": "CheckpointConfig CheckpointData CheckpointStore GraphConfig PauseMetadata Result "
+        "default_checkpoint_config default_graph_config pause_workflow resume_workflow",
         "engine.retention": "periodic_cleanup",
         "graph.configured": "ConfiguredGraph",
     },

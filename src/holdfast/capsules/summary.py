@@ -29,7 +29,7 @@ from holdfast.stores.base import Entry, Snapshot
 from holdfast.values import RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import View, ViewCodec, plain, size_text, when
-from holdfast.views.tally import Tallies, Tally, step_views
+from holdfast.views.runs import Tallies, Tally, step_views
 
 MOST_PARTS = 1_000_000
 """A value with more parts is not read."""

@@ -1,15 +1,15 @@
 # Written by docs/make_stubs.py from holdfast/names.py.
 
-from holdfast.checkpoints.interactive import CheckpointConfig as CheckpointConfig
-from holdfast.checkpoints.interactive import GraphConfig as GraphConfig
-from holdfast.checkpoints.interactive import Result as Result
-from holdfast.checkpoints.interactive import default_checkpoint_config as default_checkpoint_config
-from holdfast.checkpoints.interactive import default_graph_config as default_graph_config
-from holdfast.checkpoints.interactive import pause_workflow as pause_workflow
-from holdfast.checkpoints.interactive import resume_workflow as resume_workflow
+from holdfast.checkpoints.store import CheckpointConfig as CheckpointConfig
 from holdfast.checkpoints.store import CheckpointData as CheckpointData
 from holdfast.checkpoints.store import CheckpointStore as CheckpointStore
+from holdfast.checkpoints.store import GraphConfig as GraphConfig
 from holdfast.checkpoints.store import PauseMetadata as PauseMetadata
+from holdfast.checkpoints.store import Result as Result
+from holdfast.checkpoints.store import default_checkpoint_config as default_checkpoint_config
+from holdfast.checkpoints.store import default_graph_config as default_graph_config
+from holdfast.checkpoints.store import pause_workflow as pause_workflow
+from holdfast.checkpoints.store import resume_workflow as resume_workflow
 from holdfast.engine.retention import periodic_cleanup as periodic_cleanup
 from holdfast.graph.configured import ConfiguredGraph as ConfiguredGraph
 

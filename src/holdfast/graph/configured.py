@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.checkpoints.interactive import GraphConfig
-from holdfast.checkpoints.store import CheckpointData, CheckpointStore
+from holdfast.checkpoints.store import CheckpointData, CheckpointStore, GraphConfig
 from holdfast.engine.app import App
 from holdfast.engine.decide import RouteFailed
 from holdfast.engine.settings import Outcome

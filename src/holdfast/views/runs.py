@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, Remedy
-from holdfast.graph.graph import base_name
+from holdfast.graph.graph import base_name, outline_names
 from holdfast.journal.checkpoint_ids import (
-    Checkpoint,
     checkpoint_id,
     decode_checkpoint,
     is_checkpoint_id,
     locate_checkpoint,
 )
+from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, unknown_run
 from holdfast.journal.provenance import Provenance
-from holdfast.journal.records import RunStarted
-from holdfast.journal.run_state import Pause, RunState
+from holdfast.journal.records import (
+    Fault,
+    Forked,
+    FrameOpened,
+    Paused,
+    Record,
+    Reset,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepStarted,
+)
+from holdfast.journal.run_state import (
+    DONE,
+    FAILED,
+    GATED,
+    IN_DOUBT,
+    READY,
+    RETRYING,
+    RUNNING,
+    WAITING,
+    RunState,
+    Step,
+)
 from holdfast.state.ops import Op, advance
 from holdfast.state.state import State, state_view
 from holdfast.stores.base import RunInfo, StoredCheckpoint, newest_checkpoints
-from holdfast.values import RunStatus
+from holdfast.values import START, RunStatus
 from holdfast.views.charges import total
-from holdfast.views.plain import Unread, ViewCodec, read_or_unread, when
+from holdfast.views.plain import CODEC, Unread, ViewCodec, read_or_unread, when
 from holdfast.views.run_view import (
     Counts,
     FaultView,
+    Items,
     Owner,
     PauseView,
     RunLine,
@@ -39,7 +63,6 @@ from holdfast.views.run_view import (
     groups_of,
     mark_shared_names,
 )
-from holdfast.views.tally import Tallies, step_views
 from holdfast.views.timeline import read_environment
 
 IsAlive = Callable[[str], bool]
@@ -83,29 +106,24 @@ def run_line(journal: Journal, info: RunInfo, is_alive: IsAlive | None = None) -
 
 def _line(info: RunInfo, stored: StoredCheckpoint | None, alive: bool | None) -> RunLine:
     try:
-        return _readable_line(
-            info, None if stored is None else decode_checkpoint(info.key, stored, info.run), alive
+        newest = None if stored is None else decode_checkpoint(info.key, stored, info.run)
+        return RunLine(
+            run_id=info.run,
+            workflow=info.workflow,
+            status=RunStatus(info.status),
+            owner=Owner.read(info.owner, alive),
+            started_at=when(info.created_at),
+            updated_at=max(when(info.updated_at), newest.created_at) if newest else when(info.updated_at),
+            wave=newest.run_wave if newest else 0,
+            next=tuple(dict.fromkeys(map(base_name, newest.next))) if newest else (),
+            queue=info.queue,
+            priority=info.priority,
+            due_at=None if info.due_at is None else when(info.due_at),
+            tags=info.tags,
         )
     except (ValueError, OverflowError, OSError) as error:
         text = f"the facts of run {info.run!r} are damaged ({error})"
         raise CorruptJournal(text, run=info.run) from None
-
-
-def _readable_line(info: RunInfo, newest: Checkpoint | None, alive: bool | None) -> RunLine:
-    return RunLine(
-        run_id=info.run,
-        workflow=info.workflow,
-        status=RunStatus(info.status),
-        owner=Owner.read(info.owner, alive),
-        started_at=when(info.created_at),
-        updated_at=max(when(info.updated_at), newest.created_at) if newest else when(info.updated_at),
-        wave=newest.run_wave if newest else 0,
-        next=tuple(dict.fromkeys(map(base_name, newest.next))) if newest else (),
-        queue=info.queue,
-        priority=info.priority,
-        due_at=None if info.due_at is None else when(info.due_at),
-        tags=info.tags,
-    )
 
 
 def _looked_after(journal: Journal, info: RunInfo, is_alive: IsAlive | None) -> tuple[RunInfo, bool | None]:
@@ -170,9 +188,16 @@ def run_view(
     config = _config(run, codec)
     pauses, facts = _pauses(info, run, codec, config), read_environment(run.facts, codec)
     is_file = isinstance(config.get("workflow_file"), Mapping)
-    inputs = _inputs(state) if is_file else state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
+    inputs: Mapping[str, Any] = state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
+    done = Counts(run.steps_done)
     if is_file:
+        found = read_or_unread(lambda: state.get("inputs"))
+        inputs = (
+            {"inputs": found} if isinstance(found, Unread) else found if isinstance(found, Mapping) else {}
+        )
         read_or_unread(lambda: state.get("output"))
+        with contextlib.suppress(CodecError):  # If it takes more than can be read, every node counts.
+            done = counted(run)
     return RunView(
         line=line,
         steps=_steps(tallies, line, state if is_file else None),
@@ -183,7 +208,7 @@ def run_view(
         outline=run.outline,
         ledger=total(*run.spending.values()),
         fault=_fault(run),
-        done=_done(run) if is_file else Counts(run.steps_done),
+        done=done,
         seconds=run.seconds,
         checkpoints=count,
         checkpoint_id=ident,
@@ -198,27 +223,10 @@ def run_view(
     )
 
 
-def _inputs(state: State) -> Mapping[str, Any]:
-    found = read_or_unread(lambda: state.get("inputs"))
-    return {"inputs": found} if isinstance(found, Unread) else found if isinstance(found, Mapping) else {}
-
-
-def _done(run: RunState) -> Counts:
-    """Count the finished steps as people see them; if that takes more than can be read, every node."""
-    try:
-        return counted(run)
-    except CodecError:
-        return Counts(run.steps_done)
-
-
 def _steps(tallies: Tallies, line: RunLine, state: State | None) -> tuple[StepView, ...]:
-    outline = tallies.run.outline
     executed = line.status == RunStatus.RUNNING and not line.is_dead
-    views = step_views(tallies, outline, executed=executed, is_file=state is not None)
-    previews = ViewCodec()
-    if state is None:
-        return tuple(replace(view, _previews=previews) for view in views)
-    groups = groups_of(outline)
+    views = step_views(tallies, tallies.run.outline, executed=executed, is_file=state is not None)
+    groups, previews = groups_of(tallies.run.outline) if state is not None else {}, ViewCodec()
     return tuple(
         replace(view, _previews=previews, _state=state, _members=groups.get(view.name, ())) for view in views
     )
@@ -245,21 +253,245 @@ def _pauses(
     info: RunInfo, run: RunState, codec: ViewCodec, config: Mapping[str, Any]
 ) -> tuple[PauseView, ...]:
     is_of_program = not info.queue and "workflow_file" not in config
-    return mark_shared_names([_pause(info, pause, is_of_program, codec) for pause in run.pauses.values()])
+    found: list[PauseView] = []
+    for pause in run.pauses.values():
+        schema = codec.decode(pause.schema) if pause.schema else None
+        view = PauseView(
+            run_id=info.run,
+            id=pause.id,
+            kind=pause.kind,
+            step=base_name(pause.node),
+            name=pause.name,
+            prompt=pause.prompt,
+            schema=schema if isinstance(schema, Mapping) else None,
+            since=when(pause.since),
+            until=None if pause.expires_at is None else when(pause.expires_at),
+            node=pause.node,
+            is_of_program=is_of_program,
+        )
+        found.append(view)
+    return mark_shared_names(found)
 
 
-def _pause(info: RunInfo, pause: Pause, is_of_program: bool, codec: ViewCodec) -> PauseView:
-    schema = codec.decode(pause.schema) if pause.schema else None
-    return PauseView(
-        run_id=info.run,
-        id=pause.id,
-        kind=pause.kind,
-        step=base_name(pause.node),
-        name=pause.name,
-        prompt=pause.prompt,
-        schema=schema if isinstance(schema, Mapping) else None,
-        since=when(pause.since),
-        until=None if pause.expires_at is None else when(pause.expires_at),
-        node=pause.node,
-        is_of_program=is_of_program,
+# Tallies of a run's nodes, counted while its records are folded: attempts, times, results.
+
+
+_SHOWN = {
+    WAITING: "waiting",
+    GATED: "waiting",
+    FAILED: "failed",
+    RETRYING: "retrying",
+    RUNNING: "running",
+    IN_DOUBT: "interrupted",
+    READY: "next",
+}
+"""What the states of an unfinished step are called, the most telling first."""
+
+_SMALL = 64 * 1024
+
+FINAL = "output"
+"""The node that makes the output of a workflow file."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The attempts and results of one node so far."""
+
+    visits: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    status: str = "pending"
+    fault: Fault | None = None
+    note: str = ""
+    ops: tuple[Op, ...] = ()
+    rounds: dict[str, list[int]] = field(default_factory=dict)
+    """Of a for-each, per frame: its last visit, and how many items of it are completed, skipped and failed."""
+
+
+Counted = StepStarted | StepFailed | FrameOpened | StepFinished
+"""The records that are counted."""
+
+
+class Tallies:
+    """A fold that also counts what a fold forgets: attempts, times, what finished steps left behind."""
+
+    def __init__(self, run: RunState) -> None:
+        self.run = run
+        self.of: dict[str, Tally] = {}
+        self._asked: set[str] = set()
+        """Steps that paused for an answer: resuming them is no other attempt."""
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Take in what is known of steps from before the first record that is read."""
+        for frame in self.run.frames.values():
+            prefix = _outer(frame.path)
+            for node, visits in frame.visits.items():
+                if node != START:
+                    self.of[prefix + node] = Tally(visits, visits, status="completed")
+        for step in self.run.active():
+            if step.node == START:
+                continue
+            tally = self._tally(step)
+            if step.key is not None:
+                counts = tally.rounds.setdefault(step.frame, [step.visit, 0, 0, 0])
+                counts[1] += step.status == DONE
+            elif step.attempt == 0 and tally.visits:
+                tally.visits = tally.attempts = tally.visits - 1
+
+    def take(self, record: Record, at: float) -> None:
+        """Fold one record and count it."""
+        if isinstance(record, Counted):
+            step = self.run.step(record.step)
+            if step.node != START:
+                self._count(self._tally(step), step, record, at)
+        elif isinstance(record, Paused) and record.kind == "ask":
+            self._asked.add(record.step)
+        apply(self.run, record, at)
+        if isinstance(record, Forked):
+            self._take_over()
+        elif isinstance(record, Reset):
+            # What the run was set back to knows nothing of is forgotten; what is known of the rest stays its past.
+            known, self.of = self.of, {}
+            self._asked.clear()
+            self._take_over()
+            for name, tally in self.of.items():
+                before = known.get(name)
+                if before is not None and before.visits == tally.visits and before.status == "completed":
+                    self.of[name] = replace(before, ops=(), rounds=tally.rounds)
+
+    def _tally(self, step: Step) -> Tally:
+        name = step.node if not step.frame else _outer(step.frame) + step.node
+        tally = self.of.get(name)
+        if tally is None:
+            tally = self.of[name] = Tally()
+        return tally
+
+    def _count(self, tally: Tally, step: Step, record: Counted, at: float) -> None:
+        if step.attempt == 0:  # A visit is counted at its first step.
+            if step.key is None:
+                tally.visits += 1
+            elif tally.rounds.get(step.frame, [0])[0] != step.visit:
+                tally.rounds[step.frame] = [step.visit, 0, 0, 0]
+                tally.visits += 1
+        if isinstance(record, StepStarted | FrameOpened):
+            tally.attempts += record.step not in self._asked
+            self._asked.discard(record.step)
+            tally.started_at, tally.ended_at, tally.status = at, None, "running"
+            return
+        tally.ended_at = at
+        if isinstance(record, StepFailed):
+            tally.seconds += record.seconds
+            tally.fault, tally.status = record.fault, "failed"
+            return
+        tally.seconds += record.seconds if not record.promoted else max(0.0, at - (tally.started_at or at))
+        # A failure that is passed over ends as skipped, its reason being the failure.
+        how = "completed" if not record.skipped else "failed" if step.fault is not None else "skipped"
+        tally.status, tally.note = how, record.skipped
+        if how == "completed":
+            tally.fault = None
+        if record.ops:
+            tally.ops = record.ops
+        if step.key is not None and step.frame in tally.rounds:
+            tally.rounds[step.frame][("", "completed", "skipped", "failed").index(how)] += 1
+
+
+def _outer(frame: str) -> str:
+    """Return what comes before the name of a node in that frame: `outer/` for `outer#1[a]`."""
+    return "".join(part.rpartition("#")[0] + "/" for part in frame.split("/")) if frame else ""
+
+
+def step_views(
+    tallies: Tallies, outline: Mapping[str, Any], *, executed: bool, is_file: bool
+) -> tuple[StepView, ...]:
+    """Return every step of the workflow, in its order, then those that only the journal knows.
+
+    Unless the run is being `executed`, what counts as running was interrupted. The node that
+    makes the output of a workflow file (`is_file`) is no step.
+    """
+    nodes: dict[str, list[str]] = {}
+    for name in (*outline_names(outline), *tallies.of):
+        if is_file and name.rpartition("/")[2] == FINAL:
+            continue
+        group = nodes.setdefault(base_name(name), [])
+        if name not in group:
+            group.append(name)
+    active: dict[str, list[Step]] = {}
+    for step in tallies.run.active():
+        if step.node != START:
+            active.setdefault(base_name(_outer(step.frame) + step.node), []).append(step)
+    return tuple(
+        _view(
+            name, [tallies.of[node] for node in group if node in tallies.of], active.get(name, []), executed
+        )
+        for name, group in nodes.items()
     )
+
+
+def _view(name: str, tallies: list[Tally], active: list[Step], executed: bool) -> StepView:
+    found = {step.status for step in active}
+    now = next((shown for status, shown in _SHOWN.items() if status in found), None)
+    now = "interrupted" if now == "running" and not executed else now
+    if not tallies:
+        return StepView(name, now or "pending", items=_items([], active))
+    last = max(tallies, key=lambda tally: (tally.started_at or 0.0, tally.ended_at or 0.0))
+    status = now or last.status
+    started = [tally.started_at for tally in tallies if tally.started_at is not None]
+    ended = [tally.ended_at for tally in tallies if tally.ended_at is not None]
+    fault = next((step.fault for step in active if step.fault is not None), None) or last.fault
+    view = StepView(
+        name=name,
+        status=status,
+        visits=max(tally.visits for tally in tallies),
+        attempts=max(tally.attempts for tally in tallies),
+        seconds=sum(tally.seconds for tally in tallies),
+        started_at=when(max(started)) if started else None,
+        ended_at=when(max(ended)) if ended and status in ("completed", "skipped", "failed") else None,
+        retry_at=next((when(step.retry_at) for step in active if step.retry_at is not None), None),
+        items=_items(tallies, active),
+        fault=None if fault is None else FaultView(name, fault.type, fault.message, fault.trace),
+        note=last.note,
+        _ops=_ops(name, tallies, last),
+    )
+    return _with_file_status(view) if status in ("completed", "skipped", "failed") and not active else view
+
+
+def _items(tallies: list[Tally], active: list[Step]) -> Items | None:
+    rounds = [round_ for tally in tallies for round_ in tally.rounds.values()]
+    open_items = [step for step in active if step.key is not None and step.status != DONE]
+    if not rounds and not open_items:
+        return None
+    completed, skipped, failed = (sum(round_[place] for round_ in rounds) for place in (1, 2, 3))
+    statuses = [step.status for step in open_items]
+    return Items(
+        completed + skipped + failed + len(statuses),
+        completed,
+        failed + statuses.count(FAILED),
+        skipped,
+        statuses.count(RUNNING),
+    )
+
+
+def _ops(name: str, tallies: list[Tally], last: Tally) -> tuple[Op, ...]:
+    """Return the result of a step: the update of the node that set the step's own key, else the last one."""
+    for tally in reversed(tallies):
+        if any(op.key == name and op.kind == "set" for op in tally.ops):
+            return tally.ops
+    return last.ops
+
+
+def _with_file_status(view: StepView) -> StepView:
+    """Return a step of a workflow file with the status in its result: it may have failed or been skipped."""
+    own = [op for op in view._ops if op.kind == "set" and op.key == view.name]
+    if not own or len(own[0].raw) > _SMALL:
+        return view
+    result = CODEC.decode(own[0].raw)
+    status = result.get("status") if isinstance(result, dict) else None
+    if status == "skipped":
+        return replace(view, status="skipped", note=str(result.get("reason") or view.note))
+    if status == "failed" and view.fault is None and result.get("error"):
+        kind, _, message = str(result["error"]).partition(": ")
+        return replace(view, status="failed", fault=FaultView(view.name, kind, message))
+    return replace(view, status="failed") if status == "failed" else view

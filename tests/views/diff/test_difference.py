@@ -14,7 +14,6 @@ from holdfast import StateInvalid
 from holdfast.state import Unknown
 from holdfast.state.ops import freeze
 from holdfast.views import apply_difference, difference
-from holdfast.views.diff.alignment import gaps
 from holdfast.views.diff.changes import (
     Change,
     ItemChanged,
@@ -28,6 +27,7 @@ from holdfast.views.diff.changes import (
     SpanReplaced,
     TextEdited,
 )
+from holdfast.views.diff.difference import gaps
 from tests.views.diff.values import same
 
 

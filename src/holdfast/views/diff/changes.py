@@ -11,8 +11,30 @@ from holdfast.state.codec import stored_class
 from holdfast.views.plain import View, plain
 
 
+class _Change(View):
+    """A part of the tree."""
+
+    __slots__ = ()
+
+    @property
+    def count(self) -> int:
+        """The number of values, items and pieces of text that differ."""
+        match self:
+            case TextEdited(hunks=parts) | _Items(items=parts):
+                return len(parts)
+            case SetEdited(added, removed):
+                return len(added) + len(removed)
+            case MapEdited(added, removed, changed):
+                return len(added) + len(removed) + sum(change.count for change in changed.values())
+            case ListEdited(edits):
+                return sum(edit.count for edit in edits)
+            case ItemChanged(change=change) | ObjectEdited(change=change):
+                return change.count
+        return 1
+
+
 @dataclass(frozen=True, slots=True)
-class Replaced(View):
+class Replaced(_Change):
     """One value in the place of another."""
 
     JSON: ClassVar[str] = "kind from=before! to=after! delta? types?"
@@ -37,10 +59,6 @@ class Replaced(View):
         names = _type_name(self.before), _type_name(self.after)
         return names if names[0] != names[1] else None
 
-    @property
-    def count(self) -> int:
-        return 1
-
 
 @dataclass(frozen=True, slots=True)
 class Hunk(View):
@@ -64,20 +82,16 @@ class Hunk(View):
 
 
 @dataclass(frozen=True, slots=True)
-class TextEdited(View):
+class TextEdited(_Change):
     """A text of several lines that became another."""
 
     JSON: ClassVar[str] = "kind hunks"
     kind: ClassVar[str] = "text"
     hunks: tuple[Hunk, ...]
 
-    @property
-    def count(self) -> int:
-        return len(self.hunks)
-
 
 @dataclass(frozen=True, slots=True)
-class SpanReplaced(View):
+class SpanReplaced(_Change):
     """A part of a text, from character `at` on, that was replaced; `lead` and `trail` surround it."""
 
     JSON: ClassVar[str] = "kind at removed added"
@@ -88,13 +102,9 @@ class SpanReplaced(View):
     lead: str
     trail: str
 
-    @property
-    def count(self) -> int:
-        return 1
-
 
 @dataclass(frozen=True, slots=True)
-class MapEdited(View):
+class MapEdited(_Change):
     """A mapping with added, removed and changed keys."""
 
     JSON: ClassVar[str] = "kind added removed changed"
@@ -103,13 +113,9 @@ class MapEdited(View):
     removed: Mapping[Any, Any]
     changed: Mapping[Any, Change]
 
-    @property
-    def count(self) -> int:
-        return len(self.added) + len(self.removed) + sum(change.count for change in self.changed.values())
-
 
 @dataclass(frozen=True, slots=True)
-class _Items(View):
+class _Items(_Change):
     """Items that only one of two lists has."""
 
     JSON: ClassVar[str] = "edit before after items"
@@ -117,10 +123,6 @@ class _Items(View):
     before: int
     after: int
     items: tuple[Any, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.items)
 
 
 class ItemsRemoved(_Items):
@@ -138,7 +140,7 @@ class ItemsInserted(_Items):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemChanged(View):
+class ItemChanged(_Change):
     """An item that both lists have, and that differs in itself."""
 
     JSON: ClassVar[str] = "edit before after change"
@@ -147,29 +149,21 @@ class ItemChanged(View):
     after: int
     change: Change
 
-    @property
-    def count(self) -> int:
-        return self.change.count
-
 
 ItemEdit = ItemsRemoved | ItemsInserted | ItemChanged
 
 
 @dataclass(frozen=True, slots=True)
-class ListEdited(View):
+class ListEdited(_Change):
     """A list or tuple with removed, inserted and changed items, in order."""
 
     JSON: ClassVar[str] = "kind edits"
     kind: ClassVar[str] = "list"
     edits: tuple[ItemEdit, ...]
 
-    @property
-    def count(self) -> int:
-        return sum(edit.count for edit in self.edits)
-
 
 @dataclass(frozen=True, slots=True)
-class SetEdited(View):
+class SetEdited(_Change):
     """A set with added and removed items."""
 
     JSON: ClassVar[str] = "kind added removed"
@@ -177,23 +171,15 @@ class SetEdited(View):
     added: tuple[Any, ...]
     removed: tuple[Any, ...]
 
-    @property
-    def count(self) -> int:
-        return len(self.added) + len(self.removed)
-
 
 @dataclass(frozen=True, slots=True)
-class ObjectEdited(View):
+class ObjectEdited(_Change):
     """A value of a type that is unknown in this process, with changed data."""
 
     JSON: ClassVar[str] = "kind type=type_name change"
     kind: ClassVar[str] = "object"
     type_name: str
     change: Change
-
-    @property
-    def count(self) -> int:
-        return self.change.count
 
 
 Change = Replaced | TextEdited | SpanReplaced | MapEdited | ListEdited | SetEdited | ObjectEdited
