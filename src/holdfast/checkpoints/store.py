@@ -36,7 +36,7 @@ from holdfast.journal.records import (
     Target,
     WaveFinished,
 )
-from holdfast.journal.run_state import ABOUT_DOUBTS, DONE, FAILED, READY, RUNNING, Pause, RunState, Step
+from holdfast.journal.run_state import ABOUT_DOUBTS, DONE, FAILED, READY, RUNNING, RunState, Step
 from holdfast.journal.sealing import Seal
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
@@ -173,7 +173,10 @@ class _Reading:
     def take(self, entry: Entry, records: Sequence[Record]) -> None:
         for record in records:
             if isinstance(record, Answered) and record.pause in self.run.pauses:
-                self._answered(self.run.pauses[record.pause], record.value)
+                pause = self.run.pauses[record.pause]
+                is_word = pause.kind in ABOUT_DOUBTS
+                response = record.value.decode() if is_word else self.codec.decode(record.value)
+                self.decisions.append(PauseMetadata(pause.name, pause.prompt, response))
             apply(self.run, record, entry.at)
             if isinstance(record, StepFinished) and not record.skipped:
                 step = self.run.step(record.step)
@@ -184,17 +187,16 @@ class _Reading:
             elif isinstance(record, (Forked, Reset)):
                 self.finished = [_Finished("", node) for node in self.run.path]
 
-    def _answered(self, pause: Pause, raw: bytes) -> None:
-        asked_what_to_do = pause.kind in ABOUT_DOUBTS
-        response = raw.decode() if asked_what_to_do else self.codec.decode(raw)
-        self.decisions.append(PauseMetadata(pause.name, pause.prompt, response))
-
     def data(self, seq: int, at: float) -> CheckpointData:
         run, info = self.run, self.info
         ident = checkpoint_id(info.key, seq) if seq else ""
         upcoming = [step for step in run.active() if step.status != DONE and step.id not in run.frames]
         started = tuple(qualified(step) for step in upcoming if step.status == RUNNING)
         by_hand = step_saved_by_hand(run)
+        node, updated_at = run.root.last_node, run.updated_at
+        if by_hand is not None:
+            node = "" if by_hand.node == START else by_hand.node
+            updated_at = self.codec.decode(by_hand.notes[SAVED_AT])
         return CheckpointData(
             checkpoint_id=ident,
             run_id=info.run,
@@ -204,7 +206,7 @@ class _Reading:
             current=tuple(qualified(step) for step in upcoming),
             in_progress=started or None,
             completed=tuple(done.node for done in self.finished),
-            state=self._state(ident, by_hand),
+            state=state_view(run.root.cells, self.codec, info.run, ident, node, updated_at),
             config=self.codec.decode(run.config) if run.config else {},
             outline=run.outline,
             iteration=len(self.finished),
@@ -217,13 +219,6 @@ class _Reading:
             updated_at=dt.datetime.fromtimestamp(max(info.updated_at, at), dt.UTC),
             _finished=tuple(self.finished),
         )
-
-    def _state(self, ident: str, by_hand: Step | None) -> State:
-        root, node, at = self.run.root, self.run.root.last_node, self.run.updated_at
-        if by_hand is not None:
-            node = "" if by_hand.node == START else by_hand.node
-            at = self.codec.decode(by_hand.notes[SAVED_AT])
-        return state_view(root.cells, self.codec, self.info.run, ident, node, at)
 
 
 def step_saved_by_hand(run: RunState) -> Step | None:
@@ -466,9 +461,12 @@ def pause_workflow(app: App, run_id: str, block_id: str, prompt: str) -> str:
     refuse_finished(info)
     loaded = journal.load(info, app._settings.codec)
     if not any(pause.name == block_id for pause in loaded.run.pauses.values()):
-        _refuse_owned(app, info)
+        if has_owner(app.store, info):
+            raise RunConflict(
+                f"run {run_id!r} is being executed; let one of its nodes call ctx.ask, or cancel the run first"
+            )
         writer = Writer(journal, loaded, app._settings.codec, durable=True)
-        _record_pause(writer, _waiting_step(loaded.run, run_id, block_id), block_id, prompt)
+        _record_pause(writer, block_id, prompt)
         writer.flush()
     return checkpoint_id(info.key, loaded.run.saved_seq)
 
@@ -517,29 +515,19 @@ def _response_in_context(
     return {"context": {**context, "blocks": {**blocks, pause.block_id: {**block, "outputs": outputs}}}}
 
 
-def _refuse_owned(app: App, info: RunInfo) -> None:
-    if has_owner(app.store, info):
-        raise RunConflict(
-            f"run {info.run!r} is being executed; let one of its nodes call ctx.ask, or cancel the run first"
-        )
-
-
-def _waiting_step(run: RunState, run_id: str, block_id: str) -> Step:
+def _record_pause(writer: Writer, block_id: str, prompt: str) -> None:
+    """Record that the step of the node `block_id`, or else the first that is about to run, waits."""
+    run, now = writer.run, clock.time()
     able = [step for step in run.active() if step.status in (READY, FAILED) and step.id not in run.frames]
-    for step in able:
-        if step.node == block_id:
-            return step
     if not able:
-        raise HoldfastError(f"run {run_id!r} has no step that could wait for {block_id!r}; resume it first")
-    return able[0]
-
-
-def _record_pause(writer: Writer, step: Step, block_id: str, prompt: str) -> None:
-    now, root = clock.time(), writer.run.root
+        raise HoldfastError(
+            f"run {writer.info.run!r} has no step that could wait for {block_id!r}; resume it first"
+        )
+    step = next((step for step in able if step.node == block_id), able[0])
     writer.record(Paused(f"{step.id}:{block_id}", "ask", step.id, step.node, block_id, prompt, since=now))
     writer.record(RunEnded(RunStatus.PAUSED))
     writer.set_info(dataclasses.replace(writer.info, status=RunStatus.PAUSED.value, updated_at=now, owner=""))
-    writer.mark(encode_mark(root.waves, [], [step.node], ""))
+    writer.mark(encode_mark(run.root.waves, [], [step.node], ""))
 
 
 # `GraphConfig` and `CheckpointConfig`: a graph's settings as plain data, for files and registries.

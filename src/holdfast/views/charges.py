@@ -99,20 +99,15 @@ def rows(charges: Iterable[Charge], by: str, *, ids: bool = False) -> list[Row]:
 
     By day they are in order. The time of steps belongs to no model, so it is left out there.
     """
+    name = "id" if ids and by == "step" else by
     groups: dict[str, list[Charge]] = {}
     for charge in charges:
         if by != "model" or charge.model is not None:
-            groups.setdefault(_name(charge, by, ids), []).append(charge)
+            groups.setdefault(str(getattr(charge, name)), []).append(charge)
     found = [row_of(name, group) for name, group in groups.items()]
     if by == "day":
         return sorted(found, key=lambda row: row.name)
     return sorted(found, key=lambda row: (-row.spent.cost, -row.seconds, row.name))
-
-
-def _name(charge: Charge, by: str, ids: bool) -> str:
-    if by == "model":
-        return charge.model or ""
-    return charge.id if ids and by == "step" else str(getattr(charge, by))
 
 
 def row_of(name: str, charges: Iterable[Charge]) -> Row:
@@ -174,7 +169,9 @@ class Accounts:
         if not record.origin:
             places = (*self._remembered.pop(step, ()), *self._open.pop(step, ()))
             seconds = 0.0 if record.promoted else record.seconds
-            finished = int(not record.skipped and _is_step(step))
+            own = step.rpartition("/")[2]
+            is_helper = ":" in own.rpartition("#")[0] or own.startswith(START)
+            finished = int(not record.skipped and not is_helper)
             places = (*places, self._add(step, at, seconds=seconds, finished=finished))
         self._settled.append((seq, places))
         return places
@@ -204,9 +201,3 @@ class Accounts:
         name = base_name(node_of(step) if "#" in step else step)
         self._charges.append(Charge(self._info.run, self._info.workflow, at, name, step, **amounts))
         return len(self._charges) - 1
-
-
-def _is_step(step: str) -> bool:
-    """Return True if a step is one that people count: not a helper of another."""
-    own = step.rpartition("/")[2]
-    return ":" not in own.rpartition("#")[0] and not own.startswith(START)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from holdfast.errors import HoldfastError, problem_of
 from holdfast.journal.checkpoint_ids import checkpoint_id, decode_checkpoint
 from holdfast.journal.journal import Journal
-from holdfast.journal.run_state import RunState, Spending
+from holdfast.journal.run_state import Spending
 from holdfast.stores.base import RunInfo, Store
 from holdfast.views.charges import less, total
 from holdfast.views.plain import CODEC, View, when
@@ -116,8 +116,10 @@ def family(journal: Journal, info: RunInfo) -> Family:
 
 def relatives(store: Store, info: RunInfo) -> Iterator[tuple[RunInfo, int]]:
     """Yield a run, those that it goes back to, and all that were forked from any of these, with their depths."""
+    eldest = [info, *ancestors(store, info)][-1]
+    gone = eldest.parent and not store.runs(key=eldest.parent)
     # A stack instead of recursion: forks of forks may be nested without end.
-    left = [(each, 0) for each in _eldest(store, info)]
+    left = [(each, 0) for each in (_forks(store, eldest.parent) if gone else [eldest])]
     seen: set[bytes] = set()
     while left:
         each, depth = left.pop()
@@ -141,26 +143,14 @@ def ancestors(store: Store, info: RunInfo) -> Iterator[RunInfo]:
         yield info
 
 
-def _eldest(store: Store, info: RunInfo) -> list[RunInfo]:
-    """Return the run that all come from; if it is gone, those that were forked from it."""
-    eldest = [info, *ancestors(store, info)][-1]
-    gone = eldest.parent and not store.runs(key=eldest.parent)
-    return _forks(store, eldest.parent) if gone else [eldest]
-
-
 def _member(journal: Journal, info: RunInfo, depth: int) -> Member:
     try:
         run = journal.load(info, CODEC).run
     except HoldfastError as error:
         return Member(info, depth, None, Spending(), 0.0, problem_of(error))
-    own = less(total(*run.spending.values()), total(*run.inherited.values()))
-    return Member(info, depth, branch_of(journal, info, run), own, run.seconds)
-
-
-def branch_of(journal: Journal, info: RunInfo, run: RunState) -> Branch | None:
-    """Return where a run was forked from another, as far as that is still known."""
-    if run.parent is None:
-        return None
-    name, seq = run.parent
-    found = journal.store.runs(key=info.parent) if info.parent else journal.store.runs(run=name)
-    return Branch.at(journal, found[0], seq) if found else Branch(name, seq, is_there=False)
+    own, branch = less(total(*run.spending.values()), total(*run.inherited.values())), None
+    if run.parent is not None:
+        name, seq = run.parent
+        found = journal.store.runs(key=info.parent) if info.parent else journal.store.runs(run=name)
+        branch = Branch.at(journal, found[0], seq) if found else Branch(name, seq, is_there=False)
+    return Member(info, depth, branch, own, run.seconds)

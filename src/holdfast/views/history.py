@@ -7,11 +7,11 @@ import datetime as dt
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, overload
+from typing import Any, ClassVar, overload
 
 from holdfast.errors import CorruptJournal
 from holdfast.graph.graph import base_name
-from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
+from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, genesis, verified_entries
 from holdfast.journal.records import (
@@ -59,20 +59,8 @@ _ENDS = {
 KINDS = ("start", "resume", "edit", "wave", "migration", *_ENDS.values(), "fork", "rollback", "promotion")
 """What a checkpoint is named for, the most telling last."""
 
-_SHOWN = (
-    Confirmed,
-    Forked,
-    GraphChanged,
-    Migrated,
-    Paused,
-    RunAnnotated,
-    Reset,
-    Reusing,
-    StateEdited,
-    Steered,
-)
+_SHOWN = Confirmed, Forked, GraphChanged, Migrated, Paused, RunAnnotated, Reset, Reusing, StateEdited, Steered
 """The records that are always put in words."""
-
 
 _NO_ANNOTATION = Annotation()
 
@@ -129,21 +117,21 @@ class _Stretch:
     changes: dict[tuple[str, str], tuple[dict[str, None], int]] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
 
-    def happened(self) -> Happened:
-        """Return what happened."""
-        return Happened(
-            kind=max(self.kinds, key=KINDS.index, default="start"),
-            seconds=self.seconds,
-            failed_attempts=self.failed,
-            failed_seconds=self.failed_seconds,
-            size=self.size,
-            spending=total(*self.spent),
-            changes=tuple(
-                KeyChange(key, tuple(kinds), size, frame)
-                for (frame, key), (kinds, size) in self.changes.items()
+    def facts(self) -> dict[str, Any]:
+        """Return what happened, as the fields of `Happened`."""
+        changes = self.changes.items()
+        return {
+            "kind": max(self.kinds, key=KINDS.index, default="start"),
+            "seconds": self.seconds,
+            "failed_attempts": self.failed,
+            "failed_seconds": self.failed_seconds,
+            "size": self.size,
+            "spending": total(*self.spent),
+            "changes": tuple(
+                KeyChange(key, tuple(kinds), size, frame) for (frame, key), (kinds, size) in changes
             ),
-            events=tuple(self.events),
-        )
+            "events": tuple(self.events),
+        }
 
     def take(self, record: Record) -> None:
         """Add one more record."""
@@ -242,22 +230,6 @@ class Point(Happened):
         """The notes that people wrote to it."""
         return tuple(text for _, _, text in self.annotation.notes)
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, happened: Happened) -> Point:
-        """Return a checkpoint with what happened before it."""
-        found = checkpoint
-        names = [each.name for each in dataclasses.fields(happened)]
-        return cls(
-            id=found.id,
-            seq=found.seq,
-            wave=found.run_wave,
-            frame=found.frame,
-            nodes=found.nodes,
-            next=found.next,
-            created_at=found.created_at,
-            **{name: getattr(happened, name) for name in names},
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class History(View, Sequence[Point]):
@@ -302,8 +274,11 @@ def history(journal: Journal, info: RunInfo, limit: int | None = None, before: i
                 apply(annotated, record, entry.at)
         stretch.size += len(entry.body)
         if entry.mark is not None:
-            mark = StoredCheckpoint.of(entry)
-            points.append(Point.of(decode_checkpoint(info.key, mark, info.run), stretch.happened()))
+            found = decode_checkpoint(info.key, StoredCheckpoint.of(entry), info.run)
+            position = {
+                name: getattr(found, name) for name in ("id", "seq", "frame", "nodes", "next", "created_at")
+            }
+            points.append(Point(wave=found.run_wave, **position, **stretch.facts()))
             stretch = _Stretch(info.run)
     if before is not None and points:
         annotated = journal.load(info, CODEC).run
@@ -317,7 +292,7 @@ def history(journal: Journal, info: RunInfo, limit: int | None = None, before: i
             for each in shown
         ),
         bool(after) or len(points) > len(shown),
-        stretch.happened(),
+        Happened(**stretch.facts()),
     )
 
 

@@ -10,6 +10,7 @@ import decimal
 import enum
 import fractions
 import functools
+import inspect
 import itertools
 import json
 import math
@@ -120,9 +121,9 @@ def iso(at: dt.datetime | None) -> str | None:
 class View:
     """Base of the frozen dataclasses that people and programs read; `as_json` gives all of them as plain data.
 
-    `JSON` names the keys. An entry is an attribute (`run_id`), another name for one (`bytes=size`), a value of the
-    user's (`output!`), an attribute that is left out if it is `None` (`delta?`), one that is null if it is empty
-    (`parent~`), or one whose own keys are taken (`*spending`).
+    `JSON` names the keys. An entry is an attribute (`run_id`), another name for one or for what a method returns
+    (`bytes=size`), a value of the user's (`output!`), an attribute that is left out if it is `None` (`delta?`), one
+    that is null if it is empty (`parent~`), or one whose own keys are taken (`*spending`).
     Without `JSON` the keys are the fields that do not begin with an underscore.
     """
 
@@ -165,7 +166,8 @@ class View:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    found = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    return found() if inspect.ismethod(found) else found
 
 
 def _view_value(key: str, value: Any) -> Any:
@@ -178,7 +180,7 @@ def _view_value(key: str, value: Any) -> Any:
         return round(value, 6 if key.endswith("seconds") else 12)
     if isinstance(value, dt.datetime):
         return iso(value)
-    if isinstance(value, tuple) and any(isinstance(each, View) for each in value):
+    if isinstance(value, (tuple, list)) and any(isinstance(each, View) for each in value):
         return [_view_value("", each) for each in value]
     if isinstance(value, Mapping) and any(isinstance(each, View) for each in value.values()):
         return {name: _view_value("", each) for name, each in named(value.items())}
@@ -221,7 +223,21 @@ def plain(value: Any, depth: int = 0, room: Room | None = None) -> Any:
         return [plain(item, depth + 1, room) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted((plain(item, depth + 1, room) for item in value), key=repr)
-    return _special(value, depth, room)
+    if isinstance(value, enum.Enum):
+        return plain(value.value, depth + 1, room)
+    if isinstance(value, _DATED):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    if isinstance(value, _TEXTUAL):
+        return _scalar(_text(value))
+    if isinstance(value, (bytes, bytearray)):
+        return {"$type": "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, Unread):
+        return {"$type": "unread", "text": value.reason}
+    if isinstance(value, Unknown):
+        return {"$type": value.type_name, "value": plain(value.data, depth + 1, room)}
+    return _object(value, depth, room)
 
 
 def _left_out(value: Any, parts: int) -> dict[str, Any]:
@@ -246,24 +262,6 @@ def _text(value: Any) -> str:
         return f"<{type_name(value)} of very large numbers>"
 
 
-def _special(value: Any, depth: int, room: Room) -> Any:
-    if isinstance(value, enum.Enum):
-        return plain(value.value, depth + 1, room)
-    if isinstance(value, _DATED):
-        return value.isoformat()
-    if isinstance(value, dt.timedelta):
-        return value.total_seconds()
-    if isinstance(value, _TEXTUAL):
-        return _scalar(_text(value))
-    if isinstance(value, (bytes, bytearray)):
-        return {"$type": "bytes", "base64": base64.b64encode(value).decode()}
-    if isinstance(value, Unread):
-        return {"$type": "unread", "text": value.reason}
-    if isinstance(value, Unknown):
-        return {"$type": value.type_name, "value": plain(value.data, depth + 1, room)}
-    return _object(value, depth, room)
-
-
 def _object(value: Any, depth: int, room: Room) -> dict[str, Any]:
     fields: Mapping[str, Any] | None = None
     if hasattr(value, "_fields"):
@@ -275,15 +273,12 @@ def _object(value: Any, depth: int, room: Room) -> dict[str, Any]:
     elif isinstance(getattr(value, "__dict__", None), dict):
         fields = {key: item for key, item in vars(value).items() if not key.startswith("_")}
     if fields is None:
-        return {"$type": type_name(value), "text": _scalar(_short_repr(value))}
+        try:
+            text = f"{value!r:.200}"
+        except ValueError:
+            text = f"<{type_name(value)} of very large numbers>"
+        return {"$type": type_name(value), "text": _scalar(text)}
     return {"$type": type_name(value), **{key: plain(item, depth + 1, room) for key, item in fields.items()}}
-
-
-def _short_repr(value: Any) -> str:
-    try:
-        return f"{value!r:.200}"
-    except ValueError:
-        return f"<{type_name(value)} of very large numbers>"
 
 
 def _array(value: Any, depth: int, room: Room) -> dict[str, Any]:
@@ -295,17 +290,12 @@ def _array(value: Any, depth: int, room: Room) -> dict[str, Any]:
     return {"$type": type_name(value), "value": plain(value.tolist(), depth + 1, Room(2 * parts + 1))}
 
 
-def key_text(key: Any) -> str:
-    """A mapping's key as text."""
-    return str(_scalar(key if isinstance(key, str) else _text(key)))
-
-
 def named(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield items by their keys as text, each by another: a key that is no text gives way, and shows its type."""
     found = list(pairs)
     taken = {key for key, _ in found if type(key) is str}
     for key, item in found:
-        name = key_text(key)
+        name = str(_scalar(key if isinstance(key, str) else _text(key)))
         if type(key) is not str or name != key:
             if name in taken:
                 name = f"{name} ({type_name(key)})"
@@ -364,7 +354,7 @@ def size_text(size: float) -> str:
 
 
 _PLAIN = (type(None), bool, int, float, str)
-_WORDS = ("null", "true", "false")
+_JSON_WORDS = {"None": "null", "True": "true", "False": "false"}
 
 
 def tree_lines(value: Any, indent: str = "") -> list[str]:
@@ -375,7 +365,10 @@ def tree_lines(value: Any, indent: str = "") -> list[str]:
 def _lines(value: Any, indent: str, depth: int) -> Iterator[str]:
     if depth > MAX_DEPTH:
         raise CodecError(f"it is nested more than {MAX_DEPTH} deep, which is too deep to be shown")
-    for label, item in _pairs(value):
+    is_map = isinstance(value, Mapping)
+    for label, item in (
+        ((f"{_key(key)}:", value[key]) for key in value) if is_map else (("-", item) for item in value)
+    ):
         mark, inner = _opened(item)
         if inner is not None:
             yield f"{indent}{label}{mark}"
@@ -385,13 +378,6 @@ def _lines(value: Any, indent: str, depth: int) -> Iterator[str]:
             yield from (f"{indent}  {text_line(line)}" for line in item.split("\n"))
         else:
             yield f"{indent}{label} {scalar(item)}"
-
-
-def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        yield from ((f"{_key(key)}:", item) for key, item in value.items())
-    else:
-        yield from (("-", item) for item in value)
 
 
 def _opened(value: Any) -> tuple[str, Any]:
@@ -437,7 +423,8 @@ def scalar(value: Any, typed: bool = False) -> str:
             return f'\\"{text}"'
         return f'"{text}"' if _is_ambiguous(text) else text
     if kind in _PLAIN:
-        text = "null" if value is None else str(value).lower() if kind is bool else _number(value)
+        is_huge = kind is int and value.bit_length() > _MOST_BITS
+        text = hex(value) if is_huge else _JSON_WORDS.get(repr(value), repr(value))
     elif kind in (dict, list, tuple) and not value:
         return str(value)
     else:
@@ -449,12 +436,14 @@ def scalar(value: Any, typed: bool = False) -> str:
     return f"({type_name(value)}) {text}" if typed else text
 
 
-def _number(value: float) -> str:
-    return hex(value) if isinstance(value, int) and value.bit_length() > _MOST_BITS else repr(value)
-
-
 def _is_ambiguous(text: str) -> bool:
-    if not text or text != text.strip() or text in _WORDS or text[0] in '"({[\\|' or text[:1] == "-":
+    if (
+        not text
+        or text != text.strip()
+        or text in _JSON_WORDS.values()
+        or text[0] in '"({[\\|'
+        or text[:1] == "-"
+    ):
         return True
     try:
         float(text)

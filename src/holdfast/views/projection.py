@@ -332,8 +332,11 @@ class _Reader:
                 self._costs[step] = self._costs.get(step, 0.0) + (record.cost or 0.0)
             case StepFinished():
                 self._finish(record, seq, at)
-            case WaveFinished():
-                self._follow(record, seq)
+            case WaveFinished(frame=frame):
+                names = self._run.frames[frame].active if record.steps is None else record.steps
+                prefix = f"{node_of(frame)}/" if frame else ""
+                targets = {prefix + target.node for target in record.next}
+                self._own[-1].followed += [(seq, node_of(name), targets) for name in names]
             case RunStarted():
                 self._begun, self._execution = record, at
             case Forked():
@@ -344,7 +347,11 @@ class _Reader:
             case Reusing():
                 self._reuse(record, seq)
             case Resumed():
-                self._resume(at)
+                self._end_execution(self._last)
+                self._execution = at
+                kept = self._accounts.portion(self._base, self._counts())
+                if kept.steps:
+                    self._resumes, self._saved = self._resumes + 1, kept
             case RunEnded():
                 self._end_execution(at)
 
@@ -394,12 +401,6 @@ class _Reader:
             charges,
         )
         segment.finished.append(found)
-
-    def _follow(self, record: WaveFinished, seq: int) -> None:
-        names = self._run.frames[record.frame].active if record.steps is None else record.steps
-        prefix = f"{node_of(record.frame)}/" if record.frame else ""
-        targets = {prefix + target.node for target in record.next}
-        self._own[-1].followed += [(seq, node_of(name), targets) for name in names]
 
     # Where a history continues.
 
@@ -482,13 +483,6 @@ class _Reader:
         self._undone = None
 
     # Executions.
-
-    def _resume(self, at: float) -> None:
-        self._end_execution(self._last)
-        self._execution = at
-        kept = self._accounts.portion(self._base, self._counts())
-        if kept.steps:
-            self._resumes, self._saved = self._resumes + 1, kept
 
     def _end_execution(self, at: float) -> None:
         if self._execution is not None:

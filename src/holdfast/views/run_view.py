@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -46,23 +46,15 @@ def step_output(state: Mapping[str, Any], name: str, members: tuple[str, ...] = 
         return record["output"]
     items = state.get(f"{name}:items")
     if isinstance(items, Mapping):
-        return _item_outputs(items, record.get("visits"))
+        last = record.get("visits")
+        own = [item for item in items.values() if isinstance(item, Mapping) and item.get("visit") == last]
+        own.sort(key=lambda item: item.get("index") or 0)
+        return [item.get("output") for item in own if "error" not in item]
     found = {member: state.get(member) for member in members}
     outputs = {
         key: one["output"] for key, one in found.items() if isinstance(one, Mapping) and "output" in one
     }
     return outputs or None
-
-
-def _item_outputs(items: Mapping[str, Any], visit: Any) -> list[Any]:
-    current = [item for item in items.values() if isinstance(item, Mapping) and item.get("visit") == visit]
-    current.sort(key=lambda item: item.get("index") or 0)
-    return [item.get("output") for item in current if "error" not in item]
-
-
-def members_of(outline: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Return the steps of a group; none if the step is no group."""
-    return groups_of(outline).get(name, ())
 
 
 def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -332,13 +324,21 @@ def counted(run: RunState) -> Counts:
         state = state_view(frame.cells, CODEC, "", "", "", 0.0)
         done = [step for step in frame.active.values() if step.status == DONE and not step.skipped]
         steps += steps_in(state) + sum(_is_whole(step) for step in done)
-        items += _items_in(state) + sum(step.key is not None for step in done)
+        items += sum(step.key is not None for step in done)
+        for name in state:
+            found = state[name] if name.endswith(":items") else None
+            if isinstance(found, Mapping) and all(isinstance(item, Mapping) for item in found.values()):
+                items += sum("error" not in item for item in found.values())
     return Counts(steps, items)
 
 
 def steps_in(state: Mapping[str, Any]) -> int:
     """Return how often steps of a workflow file have ended, by its state."""
-    return sum(_ends(state[name]) for name, _ in statuses(state))
+    ended = 0
+    for name, status in statuses(state):
+        visits = state[name].get("visits", 1)
+        ended += (visits if isinstance(visits, int) else 1) - (status in ("running", "skipped"))
+    return ended
 
 
 def statuses(state: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -349,23 +349,6 @@ def statuses(state: Mapping[str, Any]) -> list[tuple[str, str]]:
         if isinstance(said, Mapping) and isinstance(said.get("status"), str):
             found.append((name, said["status"]))
     return found
-
-
-def _ends(record: Mapping[str, Any]) -> int:
-    visits = record.get("visits", 1)
-    number = visits if isinstance(visits, int) else 1
-    return number - (record["status"] in ("running", "skipped"))
-
-
-def _items_in(state: Mapping[str, Any]) -> int:
-    return sum("error" not in item for items in _item_maps(state) for item in items.values())
-
-
-def _item_maps(state: Mapping[str, Any]) -> Iterator[Mapping[str, Mapping[str, Any]]]:
-    for name in state:
-        found = state[name] if name.endswith(":items") else None
-        if isinstance(found, Mapping) and all(isinstance(item, Mapping) for item in found.values()):
-            yield found
 
 
 def _is_whole(step: Step) -> bool:
@@ -568,7 +551,7 @@ class RunView(View):
         if self.workflow_file is None:
             return dict(pairs_of(self.state))
         name = origin_of(self.state).checkpoint_node.partition(":")[0]
-        return read_or_unread(lambda: step_output(self.state, name, members_of(self.outline, name)))
+        return read_or_unread(lambda: step_output(self.state, name, groups_of(self.outline).get(name, ())))
 
     def step(self, name: str) -> StepView | None:
         """Return the step of that name, if there is one."""
@@ -577,11 +560,8 @@ class RunView(View):
     @property
     def file(self) -> dict[str, Any] | None:
         """The path and the digest of its workflow file."""
-        return (
-            None
-            if self.workflow_file is None
-            else {key: self.workflow_file.get(key) for key in ("path", "digest")}
-        )
+        found = self.workflow_file
+        return None if found is None else {key: found.get(key) for key in ("path", "digest")}
 
     @property
     def fork(self) -> dict[str, Any] | None:

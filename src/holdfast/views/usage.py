@@ -24,7 +24,7 @@ class RunLedger(View):
 
     JSON: ClassVar[str] = (
         "run_id workflow status started_at total own inherited kept saved reused resumes executed_seconds "
-        "steps=step_rows models=model_rows"
+        "steps=by_step models=by_model"
     )
 
     run_id: str
@@ -53,16 +53,6 @@ class RunLedger(View):
     def total(self) -> Spending:
         """What it spent, with the runs that it was forked from."""
         return total(self.own.spent, self.inherited)
-
-    @property
-    def step_rows(self) -> tuple[Row, ...]:
-        """What each step used up, the dearest first."""
-        return tuple(self.by_step())
-
-    @property
-    def model_rows(self) -> tuple[Row, ...]:
-        """What each model was paid, the dearest first."""
-        return tuple(self.by_model())
 
     def by_step(self, *, ids: bool = False) -> list[Row]:
         """Return what each step used up, the dearest first; with `ids` each visit and each item for itself."""
@@ -132,8 +122,9 @@ def charges_of(
     A damaged run that was repaired as another is left out: what could be read of it is that run's. `unreadable` is
     called for runs that cannot be read; without it they raise.
     """
+    store = journal.store
     for run_id in runs:
-        if not _counts(journal, run_id):
+        if any(repaired_as(info) and store.runs(run=repaired_as(info)) for info in store.runs(run=run_id)):
             continue
         try:
             charges = _projection(journal, journal.info(run_id)).charges
@@ -145,9 +136,3 @@ def charges_of(
         for charge in charges:
             if since is None or charge.at >= since:
                 yield charge
-
-
-def _counts(journal: Journal, run_id: str) -> bool:
-    """Return True if what a run used up is its own."""
-    found = journal.store.runs(run=run_id)
-    return not any(repaired_as(info) and journal.store.runs(run=repaired_as(info)) for info in found)

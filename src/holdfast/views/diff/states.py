@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,6 +58,8 @@ class Side(View):
     def of(cls, loaded: Loaded) -> Side:
         """The place of a run as loaded."""
         run = loaded.run
+        open_steps = (step for step in run.active() if step.status != DONE)
+        upcoming = [step.node for step in open_steps if step.id not in run.frames]
         return cls(
             loaded.info.run,
             loaded.info.workflow,
@@ -66,7 +68,7 @@ class Side(View):
             str(run.status),
             run.root.waves,
             base_name(run.root.last_node),
-            tuple(dict.fromkeys(base_name(node) for node in _upcoming(run))),
+            tuple(dict.fromkeys(map(base_name, upcoming))),
             tuple(pause.name or base_name(pause.node) for pause in run.pauses.values()),
         )
 
@@ -142,18 +144,20 @@ def state_difference(
     changed: dict[str, Change] = {}
     not_compared: dict[str, str] = {}
     for key in wanted:
-        if key in mine and key in theirs and _is_stored_alike(mine[key], theirs[key]):
+        slots = [cells[key] for cells in (mine, theirs) if key in cells]
+        stored = [slot.written() for slot in slots]
+        if len(slots) == 2 and (slots[0] is slots[1] or (stored[0] is not None and stored[0] == stored[1])):
             continue
-        raws = [raw for cells in (mine, theirs) if key in cells for raw in _raws(cells[key])]
+        raws = [raw for written in stored for _, raw, *_ in written or ()]
         if not keys and not allowance.takes(*raws):
             not_compared[key] = f"changed, {size_text(sum(map(len, raws)))}; name it with --key"
             continue
         try:
-            values = [_value(cells[key]) for cells in (mine, theirs) if key in cells]
+            values = list(map(_value, slots))
         except (CodecError, TypeError) as error:
             not_compared[key] = f"it cannot be read here: {error}"
             continue
-        if key in mine and key in theirs:
+        if len(slots) == 2:
             found = difference(*values).change
             if found is None:
                 continue
@@ -187,22 +191,8 @@ def _is_of_file(run: RunState, allowance: Allowance) -> bool:
     return isinstance(config, Mapping) and isinstance(config.get("workflow_file"), Mapping)
 
 
-def _is_stored_alike(one: Slot, other: Slot) -> bool:
-    written = one.written()
-    return one is other or (written is not None and written == other.written())
-
-
-def _raws(slot: Slot) -> list[bytes]:
-    """Return the stored bytes of a value."""
-    return [written[1] for written in slot.written() or ()]
-
-
 def _value(slot: Slot) -> Any:
     written = slot.written()
     if written is not None and len(written) == 1 and written[0][0] == "set":
         return PLAIN_CODEC.decode(written[0][1])
     return slot.get()
-
-
-def _upcoming(run: RunState) -> Iterable[str]:
-    return (step.node for step in run.active() if step.status != DONE and step.id not in run.frames)
