@@ -55,16 +55,11 @@ class ComparedRun(View):
 class StepDifference(View):
     """A step that both ran, and whose results differ; `result` is `None` if they were not compared."""
 
-    JSON: ClassVar[str] = "step result=tree reason"
+    JSON: ClassVar[str] = "step result=result.as_json reason"
 
     step: str
     result: Difference | None
     reason: str = ""
-
-    @property
-    def tree(self) -> dict[str, Any] | None:
-        """What differs, as plain data."""
-        return None if self.result is None else self.result.as_json()
 
 
 @dataclass(frozen=True, slots=True)

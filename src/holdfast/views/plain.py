@@ -166,7 +166,9 @@ class View:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    found = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    if value is None or isinstance(value, Mapping):
+        return None if value is None else value.get(name)
+    found = getattr(value, name)
     return found() if inspect.ismethod(found) else found
 
 

@@ -77,7 +77,9 @@ class Side(View):
 class StateDifference(View):
     """What differs between two checkpoints; false if the states do not. Values of user types are plain data in it."""
 
-    JSON: ClassVar[str] = "one other same changes=state.count facts=changed_facts state=tree not_compared"
+    JSON: ClassVar[str] = (
+        "one other same changes=state.count facts=changed_facts state=state.as_json not_compared"
+    )
 
     one: Side
     other: Side
@@ -97,14 +99,8 @@ class StateDifference(View):
         """Whether the states are the same, as far as they were compared."""
         return not self
 
-    @property
-    def tree(self) -> dict[str, Any] | None:
-        """What differs, as plain data."""
-        return self.state.as_json()
-
-    @property
     def changed_facts(self) -> dict[str, dict[str, Any]]:
-        """What else differs, by name."""
+        """Return what else differs, by name."""
         return {name: {"from": one, "to": other} for name, (one, other) in self.facts.items()}
 
     @property
