@@ -92,6 +92,16 @@ checkers; it is written by `docs/make_stubs.py`.
 """
 
 
+class LazyModule:
+    """A module of Holdfast that is loaded when something of it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"holdfast.{name}"
+
+    def __getattr__(self, attribute: str) -> object:
+        return getattr(import_module(self._name), attribute)
+
+
 def homes(package: str) -> dict[str, str]:
     """Return the module that defines each public name of a package."""
     found = PUBLIC[package].items()

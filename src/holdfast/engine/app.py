@@ -1,37 +1,60 @@
-"""`App`: a compiled graph, ready to be run, resumed, watched and looked at."""
+"""`App`: a compiled graph, ready to be run, resumed, watched, commanded and looked at."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.engine.blocking import Blocking, Main, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
-from holdfast.engine.runner import ObserverLike, state_of
+from holdfast.engine.runner import AppBase, ObserverLike, state_of
 from holdfast.engine.settings import Outcome, Pause, ignore, one_of, public_pauses
-from holdfast.engine.time_travel.app_methods import TimeTravel
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event
+from holdfast.graph.graph import mermaid
 from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
+from holdfast.names import LazyModule
 from holdfast.state.state import State
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
+    from holdfast.engine import checkpoint_files, continuation, resume, resume_plan, submission
+    from holdfast.engine.commands import control
     from holdfast.engine.commands.control import Receipt, Step, Update
     from holdfast.engine.commands.inbox import RunCommand
     from holdfast.engine.resume import ResumeKeywords
     from holdfast.engine.resume_plan import ResumePlan
     from holdfast.engine.submission import When
+    from holdfast.engine.time_travel import checkpoints, edits, queries, rerun, rewind
+    from holdfast.engine.time_travel.checkpoints import Place, Position
+    from holdfast.engine.time_travel.edits import Access, RerunKeywords
+    from holdfast.engine.time_travel.rerun import Rerun
+    from holdfast.journal import copying
+    from holdfast.views import usage
+    from holdfast.views.comparison import Comparison
+    from holdfast.views.diff.states import StateDifference
+    from holdfast.views.family import Family
+    from holdfast.views.history import History
+    from holdfast.views.usage import RunLedger
+else:
+    # What a run that is only started does without is loaded when it is first used.
+    checkpoint_files, continuation = LazyModule("engine.checkpoint_files"), LazyModule("engine.continuation")
+    resume, resume_plan = LazyModule("engine.resume"), LazyModule("engine.resume_plan")
+    submission, control = LazyModule("engine.submission"), LazyModule("engine.commands.control")
+    checkpoints, edits = LazyModule("engine.time_travel.checkpoints"), LazyModule("engine.time_travel.edits")
+    queries, rerun = LazyModule("engine.time_travel.queries"), LazyModule("engine.time_travel.rerun")
+    rewind, usage = LazyModule("engine.time_travel.rewind"), LazyModule("views.usage")
+    copying = LazyModule("journal.copying")
 
 
 Input = Mapping[str, Any] | Any | None
 
 
-class App(TimeTravel):
+class App(AppBase):
     """A compiled graph on a store. It holds no run: one app may execute any number of them at once."""
 
     # Running.
@@ -173,14 +196,11 @@ class App(TimeTravel):
     def _resumption(
         self, target: str | Path, observer: ObserverLike, idle_timeout: float | None = None, **options: Any
     ) -> Main:
-        from holdfast.engine.continuation import resume
-        from holdfast.engine.resume import ResumeOptions
-
-        chosen = ResumeOptions(**options)
+        chosen = resume.ResumeOptions(**options)
 
         def main(private: bool, hold: Callable[[Execution], None]) -> Coroutine[Any, Any, Outcome]:
             caller = dataclasses.replace(self._caller(observer, private, hold), idle_timeout=idle_timeout)
-            return resume(self._runner, target, chosen, caller)
+            return continuation.resume(self._runner, target, chosen, caller)
 
         return main
 
@@ -193,10 +213,9 @@ class App(TimeTravel):
         **options: Unpack[ResumeKeywords],
     ) -> ResumePlan:
         """Return what `resume(target, …)` with these options would do with every step, and why; touch nothing."""
-        from holdfast.engine.resume import ResumeOptions
-        from holdfast.engine.resume_plan import plan_resume
-
-        return plan_resume(self._settings, target, ResumeOptions(answer, answers, **options))
+        return resume_plan.plan_resume(
+            self._settings, target, resume.ResumeOptions(answer, answers, **options)
+        )
 
     def submit(
         self,
@@ -216,13 +235,11 @@ class App(TimeTravel):
         `timedelta` or in seconds, before which it does not begin. Submitting again under the same `key`
         returns the id of the run that is there, whatever the input. For `reuse` see `invoke`.
         """
-        from holdfast.engine.submission import Place, id_of_key
-
-        place = Place.of(queue, priority, when)
+        place = submission.Place.of(queue, priority, when)
         if key is None:
             name = self._runner.new_run_id(run_id)
         elif run_id is None:
-            name = id_of_key(self.name, key)
+            name = submission.id_of_key(self.name, key)
         else:
             raise StateInvalid("give either run_id= or key=, not both")
         if key is not None and self.store.runs(run=name):
@@ -244,13 +261,13 @@ class App(TimeTravel):
         trust: bool | str = False,
     ) -> RunInfo:
         """Let workers go on with a run that stopped, past its gates; see `resume` for its steps, and for `trust`."""
-        from holdfast.engine.submission import DEFAULT_QUEUE, Place, requeue
-
         self._refuse_other_workflow(run_id)
         known = self._settings.journal.info(run_id)
         urgency = known.priority if priority is None else priority
-        place = Place.of(queue or known.queue or DEFAULT_QUEUE, urgency, when)
-        return requeue(self._settings.journal, run_id, place, codec=self._settings.codec, trust=trust)
+        place = submission.Place.of(queue or known.queue or submission.DEFAULT_QUEUE, urgency, when)
+        return submission.requeue(
+            self._settings.journal, run_id, place, codec=self._settings.codec, trust=trust
+        )
 
     # Commands to runs, in whatever process they execute.
 
@@ -259,15 +276,11 @@ class App(TimeTravel):
 
         Return the status the run then has: `running` if its owner has still to notice.
         """
-        from holdfast.engine.commands import control
-
         self._refuse_other_workflow(run_id)
         return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
     def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
         """Let a run that is executing, in any process, save itself and stop, so that `resume` goes on with it."""
-        from holdfast.engine.commands import control
-
         self._refuse_other_workflow(run_id)
         return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
 
@@ -286,8 +299,6 @@ class App(TimeTravel):
         that does takes it, or refuses it if somebody else was faster; if that is not known within `timeout` seconds,
         the receipt is `waiting`, and `answer_status(receipt.handle)` tells later. Answers that do not fit raise.
         """
-        from holdfast.engine.commands import control
-
         self._refuse_other_workflow(run_id)
         journal, codec, retention = self._settings.journal, self._settings.codec, self._settings.retention
         own: dict[str, Any] = {"codec": codec, "retention": retention}
@@ -295,8 +306,6 @@ class App(TimeTravel):
 
     def answer_status(self, handle: str) -> Receipt:
         """Return what became of an answer that was `waiting`, by its handle; also long after, and in any process."""
-        from holdfast.engine.commands import control
-
         return control.find_receipt(self._settings.journal, handle, self._settings.codec)
 
     def edit(
@@ -309,8 +318,6 @@ class App(TimeTravel):
         `"asked"` if it is not applied within `timeout` seconds. What cannot be done raises `CommandRefused` with the
         reason, if it is known by then.
         """
-        from holdfast.engine.commands import control
-
         return self._send(run_id, control.edit(update, self._settings.codec), by, reason, timeout)
 
     def skip(self, run_id: str, step: str, *, by: str = "", reason: str = "", timeout: float = 0.0) -> str:
@@ -318,16 +325,12 @@ class App(TimeTravel):
 
         `step` is a step's id, or a node's name, which means all its steps; `outer/inner` in a sub-graph.
         """
-        from holdfast.engine.commands import control
-
         return self._send(run_id, control.skip(step), by, reason, timeout)
 
     def modify(
         self, run_id: str, step: str, update: Update, *, by: str = "", reason: str = "", timeout: float = 0.0
     ) -> str:
         """Let a step that has not begun see other values than the state has; return as `edit` does."""
-        from holdfast.engine.commands import control
-
         return self._send(run_id, control.modify(step, update, self._settings.codec), by, reason, timeout)
 
     def inject(
@@ -346,8 +349,6 @@ class App(TimeTravel):
         They join the steps that are about to run, or are running. Their updates count, and nothing follows them,
         unless `follow` says that what usually does shall. `frame` is the sub-graph they are of.
         """
-        from holdfast.engine.commands import control
-
         command = control.inject(steps, self._settings.codec, frame=frame, follow=follow)
         return self._send(run_id, command, by, reason, timeout)
 
@@ -366,14 +367,10 @@ class App(TimeTravel):
 
         Nothing follows what is running then, so that without steps the run ends after it.
         """
-        from holdfast.engine.commands import control
-
         command = control.replan(steps, self._settings.codec, frame=frame, follow=follow)
         return self._send(run_id, command, by, reason, timeout)
 
     def _send(self, run_id: str, command: RunCommand, by: str, reason: str, timeout: float) -> str:
-        from holdfast.engine.commands import control
-
         self._refuse_other_workflow(run_id)
         how: dict[str, Any] = {"codec": self._settings.codec, "graph": self._settings.graph}
         journal = self._settings.journal
@@ -387,8 +384,6 @@ class App(TimeTravel):
 
     def draw(self) -> str:
         """Return the graph as Mermaid text."""
-        from holdfast.graph.graph import mermaid
-
         return mermaid(self.outline())
 
     def runs(
@@ -405,13 +400,11 @@ class App(TimeTravel):
 
     def get_state(self, run_id: str, *, checkpoint_id: str | None = None) -> State:
         """Return a run's state, now or as it was at a checkpoint."""
-        from holdfast.engine.resume import find_checkpoint
-
         journal, codec = self._settings.journal, self._settings.codec
         info = journal.info(run_id)
         upto = None
         if checkpoint_id is not None:
-            found, upto = find_checkpoint(self.store, checkpoint_id)
+            found, upto = resume.find_checkpoint(self.store, checkpoint_id)
             if found.run != run_id:
                 raise CheckpointNotFound(
                     f"checkpoint not found: {checkpoint_id} (it is one of run {found.run!r})"
@@ -432,12 +425,215 @@ class App(TimeTravel):
 
     def delete(self, run_id: str) -> bool:
         """Remove a run and all its checkpoints; `False` if there is none. A run that is executing is refused."""
-        from holdfast.journal.copying import delete_run
-
         self._refuse_other_workflow(run_id)
         for info in self.store.runs(run=run_id):
             self._runner.refuse_owned(info)
-        return delete_run(self._settings.journal, run_id)
+        return copying.delete_run(self._settings.journal, run_id)
+
+    # The past of runs. A run is named by its id, the latest of a workflow by its name.
+
+    def history(self, run: str, *, limit: int | None = None, before: str | None = None) -> History:
+        """Return a run's checkpoints, newest first, each with what happened since the one before.
+
+        `limit` is how many at most; `before` is a checkpoint, named by its id or as in `"@3"`, for the next page. A
+        page costs what is on it, however long the run is.
+        """
+        return queries.run_history(self._settings.journal, run, limit=limit, before=before)
+
+    def state_at(self, run: str, checkpoint: Place) -> State:
+        """Return a run's state as it was at a checkpoint.
+
+        `checkpoint` is its id, the number of a wave, for the last time that the run came to its end, or what follows
+        `RUN` in `RUN@…`: `"@-1"` is one before the newest, `"@draft"` is after the last finish of a node, `"@draft#2"`
+        after its second.
+        """
+        position, settings = self._position(run, checkpoint), self._settings
+        return state_of(settings.journal.load(position.info, settings.codec, position.seq), settings)
+
+    def forks(self, run: str) -> Family:
+        """Return the runs that a run comes from and those that come from it: where each was forked, and its cost."""
+        return queries.run_forks(self._settings.journal, run)
+
+    def fork(
+        self,
+        run: str,
+        at: Place | None = None,
+        *,
+        update: Update | None = None,
+        as_node: str | None = None,
+        run_id: str | None = None,
+        tags: Sequence[str] | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> str:
+        """Start a new run at a checkpoint of another, and return its id; nothing runs until it is resumed.
+
+        `at` is a checkpoint as in `state_at`; without it, the run as it is now. `update` changes the state of the new
+        run, as `edit` does. With `as_node` it counts as what that node returned: what follows the node comes next, and
+        its routes are asked when the run is resumed. The new run is read through the journal of the old one, which is
+        left as it is; pruning or deleting that one does it no harm.
+        """
+        position = self._own(self._position(run, at))
+        edit = edits.Edit(update, as_node, by, reason)
+        return rewind.fork_run(self._access, position, self._runner.new_run_id(run_id), edit, tags=tags)
+
+    def update_state(
+        self,
+        run: str,
+        update: Update | None = None,
+        *,
+        as_node: str | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> str:
+        """Change the state of a run that no process executes; return the id of the checkpoint that this makes.
+
+        With `as_node` the update counts as what that node returned, as in `fork`; a completed run goes on then when it
+        is resumed. A run that is being executed is refused: `edit` changes its state between two steps.
+        """
+        info = self._own(self._position(run)).info
+        return edits.update_state(self._access, info.run, edits.Edit(update, as_node, by, reason))
+
+    def rollback(self, run: str, to: Place, *, by: str = "", reason: str = "") -> str:
+        """Roll a run back to an earlier checkpoint; return the id of the checkpoint that this makes.
+
+        A resume goes on from there: the steps that came after run again, with the idempotency keys that they had. Its
+        questions are asked again, its gates are closed again; what `ctx.once` remembered in an unfinished step stays
+        remembered. Nothing is deleted: what came after stays in the history, and a rollback can return to it. A run
+        that is being executed is refused.
+        """
+        return rewind.roll_back(self._access, self._own(self._position(run, to)), by=by, reason=reason)
+
+    def promote(self, fork: str, *, into: str | None = None, by: str = "", reason: str = "") -> str:
+        """Promote a fork's result to the run that it was forked from, or to its ancestor `into`.
+
+        Returns the id of the checkpoint that this run now has. Its own history stays, and `rollback` can return to it;
+        the fork stays, too. A fork that waits for an answer makes the run wait for the same. Runs that are being
+        executed are refused.
+        """
+        own = self._own(self._position(fork)).info
+        target = None if into is None else self._own(self._position(into)).info
+        return rewind.promote_fork(self._access, own, target, by=by, reason=reason)
+
+    def compare(self, one: str, other: str) -> Comparison:
+        """Return what two runs, usually forks of one, did differently.
+
+        That is where they diverge, which steps only one ran, whose results differ, time, money, status, code. Both are
+        named by a run, a checkpoint, `RUN@3` …
+        """
+        return queries.compare_runs(self._settings.journal, one, other)
+
+    def diff(self, one: str, other: str | None = None, *, keys: Sequence[str] = ()) -> StateDifference:
+        """Return what differs between two checkpoints of any runs of the store, or between one and the one before it.
+
+        A checkpoint is named by a run id, a checkpoint id, a workflow's name, `RUN@3`, `RUN@-1` or `RUN@NODE`; see
+        `diff_states`.
+        """
+        return queries.diff_states(self._settings.journal, one, other, keys=keys)
+
+    @property
+    def _access(self) -> Access:
+        return edits.Access.of(self._settings)
+
+    def _position(self, run: str, at: Place | None = None) -> Position:
+        return checkpoints.find_place(self._settings.journal.store, run, at)
+
+    def _own(self, position: Position) -> Position:
+        self._runner.refuse_other_workflow(position.info)
+        return position
+
+    def rerun(
+        self, run: str, step: str, *, observer: ObserverLike = None, **options: Unpack[RerunKeywords]
+    ) -> Outcome:
+        """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
+
+        This is a new run, which begins at the checkpoint before the step; with `in_place` the run itself is taken
+        back there. `step` is a step's id, such as `draft#2` or `work#1[key]`, or a node's name for its last visit.
+
+        `input` lets this step see other values than the state has, as `modify` does. `output` is taken for what it
+        returned, instead of running it; a function is given the state. `update` changes the state first, as `edit`
+        does, and `config` is laid over the config. `run_id` is the id of the new run, `by` says who asked for it, and
+        `trust` is as for `resume`.
+        """
+        return Blocking(self._rerun(run, step, observer, **options)).run()
+
+    async def arerun(
+        self, run: str, step: str, *, observer: ObserverLike = None, **options: Unpack[RerunKeywords]
+    ) -> Outcome:
+        """As `rerun`, in the running event loop."""
+        return await self._rerun(run, step, observer, **options)(False, ignore)
+
+    def _rerun(self, run: str, step: str, observer: ObserverLike, **options: Unpack[RerunKeywords]) -> Main:
+        chosen = edits.RerunOptions(**options)
+        return lambda private, hold: rewind.rerun_step(
+            self._runner, run, step, chosen, self._caller(observer, private, hold)
+        )
+
+    def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
+        """Return what `resume(run, rerun_changed=True)` would take the run back for, if it would; change nothing."""
+        options, journal = resume.ResumeOptions(remap=remap, rerun_changed=True), self._settings.journal
+        options.check()
+        plan = rerun.plan_changes(
+            self._settings, journal.load(journal.info(run), self._settings.codec), options
+        )
+        return plan if plan is not None and plan.seq is not None else None
+
+    def plan_rerun(self, run: str, step: str) -> Rerun:
+        """Return what `rerun` would keep and what it would run again, and why; change nothing."""
+        return rewind.plan_step(self._runner, run, step, edits.RerunOptions())[1]
+
+    def cost(self, run: str) -> RunLedger:
+        """Return what a run has used up, over all its executions: tokens, money and time, by step and by model.
+
+        `run` may also be a checkpoint, named by its id or as `RUN@3`: what the run had used up by then.
+        """
+        position = self._position(run)
+        return usage.ledger(self._settings.journal, position.info.run, upto=position.seq)
+
+    def tag(
+        self,
+        run: str,
+        *tags: str,
+        remove: Iterable[str] = (),
+        checkpoint: Place | None = None,
+        by: str = "",
+        timeout: float = 0.0,
+    ) -> str:
+        """Add tags to a run, or to a checkpoint, and remove others; the tags of a run find it again.
+
+        `run` is a run id, or a checkpoint, named by its id or as `RUN@3`; so is `checkpoint`, as in `state_at`. Tags
+        and notes of a run, completed ones included, are in its journal, with who wrote them. Returns as `edit` does.
+        """
+        return self._annotate(run, checkpoint, by, timeout, add=tags, remove=remove)
+
+    def note(
+        self, run: str, text: str, *, checkpoint: Place | None = None, by: str = "", timeout: float = 0.0
+    ) -> str:
+        """Write a note to a run, or to a checkpoint; see `tag`."""
+        return self._annotate(run, checkpoint, by, timeout, text=text)
+
+    def keep(
+        self,
+        run: str,
+        checkpoint: Place | None = None,
+        *,
+        keep: bool = True,
+        by: str = "",
+        timeout: float = 0.0,
+    ) -> str:
+        """Have retention and pruning leave a checkpoint, by default the newest, and its run alone; see `tag`."""
+        return self._annotate(run, checkpoint, by, timeout, keep=keep)
+
+    def _annotate(self, run: str, checkpoint: Place | None, by: str, timeout: float, **what: Any) -> str:
+        settings = self._settings
+        self._own(self._position(run))
+        how: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "by": by,
+            "timeout": timeout,
+            "codec": settings.codec,
+        }
+        return control.annotate(settings.journal, run, **what, **how)
 
     # Checkpoint files.
 
@@ -449,9 +645,7 @@ class App(TimeTravel):
         config: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write a state and the node to go on with into a pickle file, which `load_checkpoint` reads."""
-        from holdfast.engine import checkpoint_files as files
-
-        return files.save(Path(file_path), state, node, config or {})
+        return checkpoint_files.save(Path(file_path), state, node, config or {})
 
     @classmethod
     def load_checkpoint(cls, file_path: str | Path) -> dict[str, Any]:
@@ -459,9 +653,7 @@ class App(TimeTravel):
 
         Only plain data and registered types are read; a file that names anything else is refused.
         """
-        from holdfast.engine import checkpoint_files as files
-
-        return files.load(Path(file_path))
+        return checkpoint_files.load(Path(file_path))
 
     def resume_from_checkpoint(
         self, file_path: str | Path, config: Mapping[str, Any] | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from holdfast import clock
 from holdfast.engine.commands.control import Update, changes_of, waits_for_worker
@@ -18,6 +18,7 @@ from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.resume import load_latest
 from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.affected import successors
+from holdfast.engine.time_travel.checkpoints import Position
 from holdfast.errors import (
     CannotRerun,
     CommandRefused,
@@ -213,9 +214,22 @@ def _is_due(subject: Subject, step: Step, node: str) -> bool:
     )
 
 
+class RerunKeywords(TypedDict, total=False):
+    """The options of `App.rerun`; `RerunOptions` describes them."""
+
+    input: Update | None
+    output: Any
+    update: Update | None
+    config: Mapping[str, Any] | None
+    in_place: bool
+    run_id: str | None
+    by: str
+    trust: bool | str
+
+
 @dataclass(frozen=True, slots=True)
-class Overrides:
-    """Overrides for a rerun: other inputs of the step, its output instead of running it, or another state.
+class RerunOptions:
+    """The options of a rerun: other inputs of the step, its output instead of running it, another state, and so on.
 
     `output` is what the step is to have returned, or a function of the state that says so.
     """
@@ -223,23 +237,36 @@ class Overrides:
     input: Update | None = None
     output: Any = ...
     update: Update | None = None
+    config: Mapping[str, Any] | None = None
+    in_place: bool = False
+    run_id: str | None = None
     by: str = ""
+    trust: bool | str = False
 
     @property
     def is_for_step(self) -> bool:
         """Whether anything is for the step itself."""
         return bool(self.input) or self.output is not ...
 
-    def check(self, step: str, name: str) -> None:
-        """Raise `CannotRerun` if the overrides mean nothing for the step."""
-        if self.input is not None and self.output is not ...:
-            raise CannotRerun(
-                "give either an input or an output: a step whose output is given does not look at its input"
-            )
-        if self.is_for_step and not step:
-            raise CannotRerun(
-                f"{name!r} stands for several steps; name one of them by its id, such as 'work#1[key]'"
-            )
+    def check(self, step: str, name: str, position: Position) -> None:
+        """Raise `CannotRerun` if the options mean nothing for the step, or contradict each other."""
+        refusals = {
+            "give either an input or an output: a step whose output is given does not look at its input": (
+                self.input is not None and self.output is not ...
+            ),
+            f"{name!r} stands for several steps; name one of them by its id, such as 'work#1[key]'": (
+                self.is_for_step and not step
+            ),
+            "give either a run id for the new run, or in-place, which goes on with the run itself": (
+                self.in_place and self.run_id is not None
+            ),
+            "a rerun in place goes on with a run as it is; name the run, and not a checkpoint of it": (
+                self.in_place and position.seq is not None
+            ),
+        }
+        for reason, holds in refusals.items():
+            if holds:
+                raise CannotRerun(reason)
 
     def record(self, writer: Writer, settings: Settings, name: str) -> None:
         """Record the overrides of a run, and of its step of that id, which is about to run."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast import clock
@@ -16,7 +15,14 @@ from holdfast.engine.resume import ResumeOptions, as_journalled
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Caller, Outcome, Settings
 from holdfast.engine.time_travel.checkpoints import Position, find_position
-from holdfast.engine.time_travel.edits import Access, Edit, Overrides, apply_edit, mark_of, refuse_owned
+from holdfast.engine.time_travel.edits import (
+    Access,
+    Edit,
+    RerunOptions,
+    apply_edit,
+    mark_of,
+    refuse_owned,
+)
 from holdfast.engine.time_travel.rerun import Rerun, plan_rerun_from
 from holdfast.engine.waves import first_targets
 from holdfast.errors import (
@@ -291,29 +297,6 @@ def _target(journal: Journal, fork: RunInfo, into: RunInfo | None) -> RunInfo:
 # Reruns.
 
 
-@dataclass(frozen=True, slots=True)
-class RerunOptions:
-    """What a caller of `rerun` may choose."""
-
-    overrides: Overrides = field(default_factory=Overrides)
-    config: Mapping[str, Any] | None = None
-    in_place: bool = False
-    run_id: str | None = None
-    trust: bool | str = False
-
-    def check(self, plan: Rerun, step: str, position: Position) -> None:
-        """Raise `CannotRerun` if the options mean nothing, or contradict each other."""
-        self.overrides.check(plan.step, step)
-        if self.in_place and self.run_id is not None:
-            raise CannotRerun(
-                "give either a run id for the new run, or in-place, which goes on with the run itself"
-            )
-        if self.in_place and position.seq is not None:
-            raise CannotRerun(
-                "a rerun in place goes on with a run as it is; name the run, and not a checkpoint of it"
-            )
-
-
 def rewind_records(
     access: Access, plan: Rerun, why: str, by: str = "", *, updated: bool = False
 ) -> tuple[Reset, Reusing]:
@@ -370,7 +353,7 @@ def plan_step(runner: Runner, target: str, step: str, options: RerunOptions) -> 
     if loaded.run.outline:
         runner.refuse_other_workflow(loaded.info)
     plan = plan_rerun_from(runner.settings, loaded, step)
-    options.check(plan, step, position)
+    options.check(plan.step, step, position)
     return loaded, plan
 
 
@@ -385,12 +368,12 @@ async def rerun_step(
     if options.in_place:
         runner.refuse_owned(loaded.info)
         reason = f"{step} is to run again"
-        return await rewind(runner, loaded, plan, resuming, caller, reason, options.overrides)
+        return await rewind(runner, loaded, plan, resuming, caller, reason, options)
     owner, run = this_owner(runner.journal.store), runner.new_run_id(options.run_id)
-    updated, access = bool(options.overrides.update), Access.of(runner.settings)
+    updated, access = bool(options.update), Access.of(runner.settings)
     fork = begin_fork(access, plan.base, plan.seq or 0, run, owner=owner, updated=updated, plan=plan)
     fork.writer.record(plan.reusing(elsewhere=True))
-    return await _run_on(runner, fork.loaded, fork.writer, plan, resuming, caller, options.overrides, fork)
+    return await _run_on(runner, fork.loaded, fork.writer, plan, resuming, caller, options, fork)
 
 
 async def rewind(
@@ -400,11 +383,11 @@ async def rewind(
     options: ResumeOptions,
     caller: Caller,
     why: str = "it is done otherwise now",
-    overrides: Overrides | None = None,
+    overrides: RerunOptions | None = None,
 ) -> Outcome:
     """Take a run itself back to an earlier entry, and go on from there; what is not affected is kept."""
     options.refuse_answers("a run that is taken back, and asks again what it comes to,")
-    overrides = overrides or Overrides()
+    overrides = overrides or RerunOptions()
     info = dataclasses.replace(loaded.info, origin=set_back(loaded.info.origin))
     loaded = dataclasses.replace(loaded, info=info)
     writer, updated = runner.writer(loaded), bool(overrides.update)
@@ -420,7 +403,7 @@ async def _run_on(
     plan: Rerun,
     options: ResumeOptions,
     caller: Caller,
-    overrides: Overrides,
+    overrides: RerunOptions,
     fork: Fork | None = None,
 ) -> Outcome:
     """Record what is different this time, before anything runs, and go on."""
