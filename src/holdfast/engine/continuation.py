@@ -30,12 +30,19 @@ from holdfast.journal import records
 from holdfast.journal.journal import Loaded
 from holdfast.journal.run_state import DONE
 from holdfast.journal.writer import Writer
+from holdfast.names import LazyModule
 from holdfast.state.state import origin_of
 from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine.time_travel.rerun import Rerun
+    from holdfast.engine import resume_plan
+    from holdfast.engine.commands import subject
+    from holdfast.engine.time_travel import edits, rerun, rewind
+else:
+    resume_plan, subject = LazyModule("engine.resume_plan"), LazyModule("engine.commands.subject")
+    edits, rerun = LazyModule("engine.time_travel.edits"), LazyModule("engine.time_travel.rerun")
+    rewind = LazyModule("engine.time_travel.rewind")
 
 logger = logging.getLogger("holdfast")
 
@@ -53,23 +60,23 @@ async def go_on_from(
     caller: Caller,
 ) -> Outcome:
     """Go on from a checkpoint file, or from whatever `resume` takes."""
-    options = ResumeOptions(answers=answers, config=config)
-    options.check()
-    if files.is_file(checkpoint):
-        options.refuse_answers("a checkpoint file")
-        return await _from_file(runner, Path(checkpoint), run_id, options, caller)
-    if run_id is not None:
-        raise StateInvalid("give either run_id= or checkpoint=, not both")
-    return await resume(runner, checkpoint, options, caller)
+    return await resume(runner, checkpoint, ResumeOptions(answers=answers, config=config), caller, run_id)
 
 
-async def resume(runner: Runner, target: str | Path, options: ResumeOptions, caller: Caller) -> Outcome:
-    """Resume the run that `target` names, or start one from the older checkpoint or file that it names."""
+async def resume(
+    runner: Runner, target: str | Path, options: ResumeOptions, caller: Caller, run_id: str | None = None
+) -> Outcome:
+    """Resume the run that `target` names, or start one from the older checkpoint or file that it names.
+
+    `run_id` is for the run of a file.
+    """
     options.check()
     store, settings = runner.journal.store, runner.settings
     if files.is_file(target) and not store.runs(run=str(target)):
         options.refuse_answers("a checkpoint file")
-        return await _from_file(runner, Path(target), None, options, caller)
+        return await _from_file(runner, Path(target), run_id, options, caller)
+    if run_id is not None:
+        raise StateInvalid("give either run_id= or checkpoint=, not both")
     facts, seq = find_run(store, str(target))
     loaded = load_latest(runner.journal, facts, settings.codec)
     info, run = loaded.info, loaded.run
@@ -80,22 +87,18 @@ async def resume(runner: Runner, target: str | Path, options: ResumeOptions, cal
         check_names(info.run, run, settings.graph, options.remap or {})
     confirmed = _confirmed(runner, loaded, options)[1] if is_newest else None
     if options.plan is not None:
-        from holdfast.engine.resume_plan import refuse_outdated
-
-        refuse_outdated(settings, str(target), options)
+        resume_plan.refuse_outdated(settings, str(target), options)
     if seq is not None and not is_newest:
         options.refuse_rerun()
         return await _fork(runner, info, seq, options, caller)
-    plan = _changes(runner, loaded, options)
+    plan = rerun.plan_changes(settings, loaded, options) if options.rerun_changed else None
     if plan is None or plan.seq is None:
         refuse_finished(info, unchanged=options.rerun_changed)
     if caller.idle_timeout is not None:
         _refuse_unqueued(facts, info)
     runner.refuse_owned(info, options.takeover)
     if plan is not None and plan.seq is not None:
-        from holdfast.engine.time_travel.rewind import rewind
-
-        return await rewind(runner, loaded, plan, options, caller)
+        return await rewind.rewind(runner, loaded, plan, options, caller)
     answered = answered_now(info, run, options, settings, sleeps=caller.idle_timeout is None)
     at_rest = is_at_rest(info, run, options, answered, settings.rules.barrier)
     if at_rest and confirmed is None and not store.inbox(info.run, run.inbox_seen):
@@ -107,15 +110,6 @@ async def resume(runner: Runner, target: str | Path, options: ResumeOptions, cal
     for record in answered:
         writer.record(record)
     return await go_on(runner, loaded, writer, reconciled, options, caller)
-
-
-def _changes(runner: Runner, loaded: Loaded, options: ResumeOptions) -> Rerun | None:
-    """Return what runs again because the graph changed, if the caller asked for that."""
-    if not options.rerun_changed:
-        return None
-    from holdfast.engine.time_travel.rerun import plan_changes
-
-    return plan_changes(runner.settings, loaded, options)
 
 
 def _confirmed(
@@ -169,9 +163,7 @@ async def go_on(
     for record in reconciled.records:
         writer.record(record)
     if options.update:
-        from holdfast.engine.commands.subject import Subject
-
-        Subject(info.run, writer.run, codec, settings.graph).warn_of_chosen_route()
+        subject.Subject(info.run, writer.run, codec, settings.graph).warn_of_chosen_route()
     approve = options.approve and info.status == RunStatus.PAUSED
     encoded = runner.encoded_config(config) if options.config else b""
     unsaved = active_runs.take_unsaved(store, info.run)
@@ -190,7 +182,11 @@ async def go_on(
         else:
             await writer.flush_async()
     if caller.observer is not None:
-        _tell_resumed(caller.observer, loaded)
+        name, node = info.run, run.root.last_node
+        upcoming = ", ".join(step.node for step in run.active() if step.status != DONE)
+        tell(caller.observer, Event("checkpoint.load", name, node, {"node": node, "run_id": name}))
+        facts = {"checkpoint_node": node, "resume_node": upcoming, "run_id": name}
+        tell(caller.observer, Event("checkpoint.resume", name, node, facts))
     return await runner.execute(
         writer,
         settings,
@@ -200,14 +196,6 @@ async def go_on(
         if_interrupted=options.if_interrupted,
         resumed=True,
     )
-
-
-def _tell_resumed(observer: Observer, loaded: Loaded) -> None:
-    run, name, node = loaded.run, loaded.info.run, loaded.run.root.last_node
-    upcoming = ", ".join(step.node for step in run.active() if step.status != DONE)
-    tell(observer, Event("checkpoint.load", name, node, {"node": node, "run_id": name}))
-    facts = {"checkpoint_node": node, "resume_node": upcoming, "run_id": name}
-    tell(observer, Event("checkpoint.resume", name, node, facts))
 
 
 def _unchanged(runner: Runner, loaded: Loaded) -> Outcome:
@@ -221,13 +209,10 @@ def _unchanged(runner: Runner, loaded: Loaded) -> Outcome:
 
 async def _fork(runner: Runner, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:
     """Start a new run from an older checkpoint of a run; that run is left as it is."""
-    from holdfast.engine.time_travel.edits import Access
-    from holdfast.engine.time_travel.rewind import begin_fork
-
     options.refuse_answers("an older checkpoint, where nothing has been asked yet")
-    owner, access = this_owner(runner.journal.store), Access.of(runner.settings)
+    owner, access = this_owner(runner.journal.store), edits.Access.of(runner.settings)
     updated = bool(options.update)
-    fork = begin_fork(access, info, seq, str(uuid.uuid4()), owner=owner, updated=updated)
+    fork = rewind.begin_fork(access, info, seq, str(uuid.uuid4()), owner=owner, updated=updated)
     forked = fork.loaded
     _confirmed(runner, forked, options)
     reconciled = reconciled_graph(runner, forked, options, caller.observer)
@@ -256,13 +241,9 @@ async def _from_file(
     if provenance is not None:
         writer.set_info(dataclasses.replace(writer.info, origin=provenance.text()))
     if gate := str(content.get("gate", "")):
-        _pass_gate(writer, gate, owner)
+        # Starting from a gate's file passes the gate: the run waited there, and was resumed.
+        now = clock.time()
+        for step in [step for step in writer.run.root.active.values() if step.node == gate]:
+            writer.record(records.Paused(f"{step.id}:before", "before", step.id, gate, since=now))
+        writer.record(records.Resumed(owner, approve=True))
     return await runner.start(writer, config, caller)
-
-
-def _pass_gate(writer: Writer, node: str, owner: str) -> None:
-    """Record that a run waited before `node` and was resumed: starting from a gate's file passes the gate."""
-    now = clock.time()
-    for step in [step for step in writer.run.root.active.values() if step.node == node]:
-        writer.record(records.Paused(f"{step.id}:before", "before", step.id, node, since=now))
-    writer.record(records.Resumed(owner, approve=True))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.engine.decide import qualified
-from holdfast.engine.resume import ResumeOptions, edits
+from holdfast.engine.resume import ResumeOptions, edits, renamed_keys
 from holdfast.engine.settings import Settings
 from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed, Remedy, closest, suggestion
 from holdfast.graph.fingerprint import same_code, short_digests
-from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at, outline_names, renamed
+from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at, outline_names
 from holdfast.journal import records
 from holdfast.journal.fold import apply
 from holdfast.journal.records import Migrated
@@ -235,7 +235,7 @@ def _migrations(
 ) -> Iterator[tuple[Frame, str, Path]]:
     """Yield the frames whose state has another version than their graph, with their paths and the migrations."""
     for frame in run.frames.values() if run.outline else ():
-        path = renamed_path(frame.path, remap) if frame.path else ""
+        path = renamed_path(frame.path, remap)
         now, since = graph.at(path), str(outline_at(run.outline, frame.path).get("version", ""))
         if since != now.version:
             yield frame, path, _path(f"{where}, sub-graph {path!r}" if path else where, now, since)
@@ -379,8 +379,8 @@ def _preparations(
         yield made(records.GraphChanged(settings.outline, tuple(remap.items())))
     for record in migrated:
         yield made(record)
-    for renaming in list(_renamed_keys(graph, run, options.rename_keys or {}, codec)):
-        yield made(renaming)
+    for path, ops in list(renamed_keys(run, options.rename_keys or {}, codec, graph)):
+        yield made(records.StateEdited(path, ops))
     if known and not run.root.cells.keys() >= graph.schema.begun_keys:
         fresh = [op for op in graph.schema.initial(codec, {}) if op.key not in run.root.cells]
         yield made(records.StateEdited("", tuple(fresh)))
@@ -399,23 +399,6 @@ def brought_over(name: str, run: RunState, graph: Graph, codec: Codec) -> list[r
     return [records.GraphChanged(_at_version(run.outline, graph)), *migrated] if migrated else []
 
 
-def _renamed_keys(
-    graph: Graph, run: RunState, names: Mapping[str, str], codec: Codec
-) -> Iterator[records.StateEdited]:
-    """What is under keys that are called otherwise now, under their new names, unfinished waves included."""
-    for frame in run.frames.values() if names else ():
-        schema = graph.at(frame.path).schema
-        finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
-        cells = advance(frame.cells, finished)
-        ops = [
-            Op("set", new, cells[old].encoded(codec), codec=codec)
-            for old, new in renamed(names, cells).items()
-            if schema.is_open or new in schema.channels
-        ]
-        if ops:
-            yield records.StateEdited(frame.path, tuple(ops))
-
-
 _MOST_NAMES = 20
 _PUT_BACK = Remedy(text="put it back")
 
@@ -425,7 +408,7 @@ def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, st
     missing: dict[str, str] = {}
     renames: dict[str, str] = {}
     for frame in run.frames.values():
-        names, path = names_within(frame.path, remap), renamed_path(frame.path, remap) if frame.path else ""
+        names, path = names_within(frame.path, remap), renamed_path(frame.path, remap)
         inner = graph_at(graph, path)
         for step in frame.active.values():
             if step.node == START or (step.status == DONE and step.goto is not None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, TypedDict
 
@@ -21,21 +21,22 @@ from holdfast.errors import (
     StateInvalid,
     suggestion,
 )
-from holdfast.graph.graph import IF_INTERRUPTED, Graph
+from holdfast.graph.graph import IF_INTERRUPTED, Graph, renamed
 from holdfast.journal import records
 from holdfast.journal.checkpoint_ids import is_checkpoint_id, locate_checkpoint
 from holdfast.journal.journal import Journal, Loaded, unknown_run
 from holdfast.journal.run_state import (
     ABOUT_DOUBTS,
+    DONE,
     EVERY_KEY,
     IN_DOUBT,
     NO_ANSWER,
     READY,
     Pause,
     RunState,
-    Step,
 )
 from holdfast.state.codec import Codec
+from holdfast.state.ops import Op, advance
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus, utc_time
 
@@ -123,8 +124,15 @@ def take_answers(
             raise _not_waiting(info)
         if not waiting and answer is True:
             return []
-        if len(waiting) != 1:
-            raise AnswerRejected(_which(info.run, waiting))
+        if not waiting:
+            raise AnswerRejected(
+                f"run {info.run!r} waits at a gate, which takes no answer: resume it without one"
+            )
+        if len(waiting) > 1:
+            names = ", ".join(sorted(repr(pause.name) for pause in waiting))
+            raise AnswerRejected(
+                f"run {info.run!r} waits for several answers; say which is answered by its name: {names}"
+            )
         wanted = {waiting[0].id: answer}
     if not wanted:
         return []
@@ -145,24 +153,16 @@ def _not_waiting(info: RunInfo) -> NotPaused:
     return NotPaused(f"run {info.run!r} is not waiting for an answer (it is {info.status})")
 
 
-def settled_doubts(
-    run: RunState, policy: str | None, answered: list[records.Answered]
-) -> list[records.Answered]:
-    """Return what `if_interrupted` answers to the questions about interrupted steps that nobody answered."""
-    if policy is None or policy == "ask":
-        return []
-    known = {record.pause for record in answered}
-    doubts = [pause for pause in run.pauses.values() if pause.kind in ABOUT_DOUBTS]
-    return [records.Answered(pause.id, policy.encode()) for pause in doubts if pause.id not in known]
-
-
 def answered_now(
     info: RunInfo, run: RunState, options: ResumeOptions, settings: Settings, *, sleeps: bool
 ) -> list[records.Answered]:
     """Return all that is answered when a run is resumed: by the caller, by `if_interrupted`, and by time."""
     answered = take_answers(info, run, options.answer, options.answers, settings.codec, settings.retention)
-    answered += settled_doubts(run, options.if_interrupted, answered)
-    known = {record.pause for record in answered}
+    known, policy = {record.pause for record in answered}, options.if_interrupted
+    if policy not in (None, "ask"):
+        doubts = [pause.id for pause in run.pauses.values() if pause.kind in ABOUT_DOUBTS]
+        answered += [records.Answered(pause, str(policy).encode()) for pause in doubts if pause not in known]
+        known.update(doubts)
     has_passed = partial(settings.journal.deadlines.has_passed, info.run)
     over = elapsed(run, has_passed, sleeps=sleeps)
     return answered + [record for record in over if record.pause not in known]
@@ -173,20 +173,10 @@ def is_at_rest(
 ) -> bool:
     """Return whether a resume would leave a paused run as it is: nothing was answered, changed or passed."""
     gated = options.approve and any(pause.kind in ("before", "after") for pause in run.pauses.values())
-    changed = not run.pauses or any(_was_changed(step, barrier) for step in run.active())
+    changed = not run.pauses or any(
+        step.status in (READY, IN_DOUBT) or (step.skipped and not barrier) for step in run.active()
+    )
     return info.status == RunStatus.PAUSED and not (answered or changed or gated or options.update)
-
-
-def _was_changed(step: Step, barrier: bool) -> bool:
-    """Return whether something was done about a step that a paused run had left."""
-    return step.status in (READY, IN_DOUBT) or (bool(step.skipped) and not barrier)
-
-
-def _which(run: str, waiting: list[Pause]) -> str:
-    if not waiting:
-        return f"run {run!r} waits at a gate, which takes no answer: resume it without one"
-    names = ", ".join(sorted(repr(pause.name) for pause in waiting))
-    return f"run {run!r} waits for several answers; say which is answered by its name: {names}"
 
 
 def _find(run: str, waiting: list[Pause], name: str) -> Pause:
@@ -225,14 +215,11 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
 
 def refuse_finished(info: RunInfo, *, unchanged: bool = False) -> None:
     """Refuse to resume a run that is completed, also one that is `unchanged` where changes were to be done again."""
-    if info.status == RunStatus.COMPLETED and unchanged:
-        raise RunFinished(
-            f"run {info.run!r} is completed, and nothing changed that it did: there is nothing to run again"
-        )
     if info.status == RunStatus.COMPLETED:
-        raise RunFinished(
-            f"run {info.run!r} is completed: execution already complete, there is nothing to resume or answer"
-        )
+        why = ": execution already complete, there is nothing to resume or answer"
+        if unchanged:
+            why = ", and nothing changed that it did: there is nothing to run again"
+        raise RunFinished(f"run {info.run!r} is completed{why}")
 
 
 class ResumeKeywords(TypedDict, total=False):
@@ -314,3 +301,23 @@ def edits(graph: Graph, run: RunState, update: Mapping[str, Any], codec: Codec) 
         ops += schema.reduce(codec, frame.cells, ops)
         found.append(records.StateEdited(frame.path, tuple(op for op in ops if op.kind != "reduce")))
     return found
+
+
+def renamed_keys(
+    run: RunState, names: Mapping[str, str], codec: Codec, graph: Graph | None = None
+) -> Iterator[tuple[str, tuple[Op, ...]]]:
+    """Yield, by frame, what is under keys that are called otherwise now, under their new names.
+
+    What finished steps of an unfinished wave did is included. With a `graph` only keys that it has are named.
+    """
+    for frame in run.frames.values() if names else ():
+        schema = graph.at(frame.path).schema if graph is not None else None
+        finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
+        cells = advance(frame.cells, finished)
+        ops = tuple(
+            Op("set", new, cells[old].encoded(codec), codec=codec)
+            for old, new in renamed(names, cells).items()
+            if schema is None or schema.is_open or new in schema.channels
+        )
+        if ops:
+            yield frame.path, ops

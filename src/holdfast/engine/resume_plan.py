@@ -49,7 +49,7 @@ from holdfast.engine.resume import (
 )
 from holdfast.engine.settings import Settings
 from holdfast.engine.time_travel.edits import Access
-from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun, plan_changes
+from holdfast.engine.time_travel.rerun import KEPT, RERUN, UNDONE, Rerun, RerunStep, Savings, plan_changes
 from holdfast.engine.time_travel.reuse import ReusableSteps
 from holdfast.engine.time_travel.rewind import restarted_graphs, rewind_records
 from holdfast.errors import GraphChanged, HoldfastError, PlanOutdated, Remedy, RunFinished, StateInvalid
@@ -80,7 +80,6 @@ from holdfast.journal.run_state import (
 )
 from holdfast.state.codec import Codec
 from holdfast.values import END, START, RunStatus
-from holdfast.views.plain import View
 from holdfast.views.projection import FinishedStep, node_outline, project
 
 IN_QUESTION, ASKED, NEXT, ORPHANED, NEW = "in_doubt", "asked", "next", "orphaned", "new"
@@ -89,7 +88,7 @@ _GONE = "the workflow no longer has it"
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStep(View):
+class PlannedStep(RerunStep):
     """One step and what becomes of it: kept, rerun, in_doubt, asked, next, orphaned or new.
 
     `seconds` and `cost` are what a finished step took; `expected_seconds` and `expected_cost` what one that is to
@@ -97,18 +96,12 @@ class PlannedStep(View):
     what finished before all that is stored, there is no step.
     """
 
-    step: str
-    node: str
-    what: str
-    reason: str
-    seconds: float = 0.0
-    cost: float = 0.0
     expected_seconds: float | None = None
     expected_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ResumePlan:
+class ResumePlan(Savings[PlannedStep]):
     """What a resume would do. Hand it to `resume(…, plan=…)` to have exactly this done, or nothing."""
 
     run_id: str
@@ -129,20 +122,6 @@ class ResumePlan:
     head: int = 0
     """The last entry of the run."""
     outline: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-
-    def of(self, *what: str) -> tuple[PlannedStep, ...]:
-        """Return the steps of which this becomes."""
-        return tuple(step for step in self.steps if step.what in what)
-
-    @property
-    def seconds_saved(self) -> float:
-        """The time that the kept steps took."""
-        return sum(step.seconds for step in self.of(KEPT))
-
-    @property
-    def cost_saved(self) -> float:
-        """US dollars that the kept steps cost."""
-        return sum(step.cost for step in self.of(KEPT))
 
     @property
     def seconds_to_come(self) -> float | None:
@@ -456,7 +435,11 @@ class _Planner:
         if has_owner(settings.journal.store, self._info) and not self._options.takeover and not self._forks:
             self._refused = self._refused or f"it is being executed by {describe(self._info.owner)}"
         try:
-            self._refuse_other_workflow()
+            own, other = settings.graph.name, self._info.workflow
+            if own != other and run.outline:
+                raise GraphChanged(
+                    f"run {self._info.run!r} is of workflow {other!r}, and this one is {own!r}"
+                )
             check_names(self._info.run, run, settings.graph, self._remap)
             self._prepare(run, back)
         except HoldfastError as error:
@@ -472,11 +455,6 @@ class _Planner:
         run = copy_run(self._run)
         apply(run, Changed(run.outline, tuple(self._remap.items())), run.updated_at)
         return run
-
-    def _refuse_other_workflow(self) -> None:
-        own, other = self._settings.graph.name, self._info.workflow
-        if own != other and self._run.outline:
-            raise GraphChanged(f"run {self._info.run!r} is of workflow {other!r}, and this one is {own!r}")
 
     def _prepare(self, run: RunState, back: Rerun | None) -> None:
         settings, options, info, now = self._settings, self._options, self._info, clock.time()

@@ -230,19 +230,10 @@ class _Transfer:
             except CodecError as error:
                 return _copied(info, CopyOutcome.REFUSED, note=problem_of(error))
             except StoreError as error:
-                if not self._can_go_on():
-                    raise
+                self.source.runs(limit=1)  # If both stores answer, only the one run is to blame.
+                self.target.runs(limit=1)
                 return _copied(info, CopyOutcome.REFUSED, note=problem_of(error))
         return _copied(info, CopyOutcome.BUSY, note="it, or its copy, is being changed; copy it again")
-
-    def _can_go_on(self) -> bool:
-        """Whether both stores answer, so that only the one run is to blame."""
-        try:
-            self.source.runs(limit=1)
-            self.target.runs(limit=1)
-        except StoreError:
-            return False
-        return True
 
     def _carry(self, info: RunInfo, last_try: bool) -> CopiedRun | None:
         if self.move and has_owner(self.source, info):

@@ -33,12 +33,12 @@ from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.owner import active_runs, has_owner, is_alive
 from holdfast.engine.resume import load_latest, refuse_finished, take_answers
 from holdfast.engine.settings import Pause, Retention, public_pauses
-from holdfast.engine.time_travel.checkpoints import Place, Position, checkpoint_at, find_place, find_position
+from holdfast.engine.time_travel.checkpoints import Place, checkpoint_at, find_place, find_position
 from holdfast.errors import CheckpointNotFound, CommandRefused, HoldfastError, RunConflict
 from holdfast.graph.graph import Graph, Send
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, Record, RunAnnotated, RunEnded
-from holdfast.journal.run_state import DONE, REFUSALS, RunState
+from holdfast.journal.run_state import DONE, REFUSALS
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores.base import RunInfo, wait_for_change
@@ -128,17 +128,18 @@ def changes_of(kind: str, update: Update, codec: Codec) -> tuple[Change, ...]:
         raise CommandRefused(
             f"{kind} takes a mapping with values, such as {{'key': value}}, not {update!r:.80}"
         )
-    return tuple(_change(kind, key, value, codec) for key, value in update.items())
-
-
-def _change(kind: str, key: Any, value: Any, codec: Codec) -> Change:
-    path = key if isinstance(key, tuple) else (key,)
-    if not path or not all(map(_is_text, path)):
-        raise CommandRefused(f"{kind} names what it changes by text, or a tuple of texts, not {key!r:.80}")
-    try:
-        return Change(path, codec.encode(value))
-    except HoldfastError as error:
-        raise CommandRefused(f"{kind}: state key {'.'.join(path)!r}: {error}") from None
+    changes = []
+    for key, value in update.items():
+        path = key if isinstance(key, tuple) else (key,)
+        if not path or not all(map(_is_text, path)):
+            raise CommandRefused(
+                f"{kind} names what it changes by text, or a tuple of texts, not {key!r:.80}"
+            )
+        try:
+            changes.append(Change(path, codec.encode(value)))
+        except HoldfastError as error:
+            raise CommandRefused(f"{kind}: state key {'.'.join(path)!r}: {error}") from None
+    return tuple(changes)
 
 
 def _is_text(text: Any) -> bool:
@@ -347,16 +348,11 @@ def _effect(
         if status is None:
             raise Refused(STALE)
         return status, []
-    needs_routing = command.kind in ABOUT_NEXT_STEPS and command.kind != REPLAN
-    if needs_routing and _has_finished_wave(run):
-        raise NeedsGraph
+    waves = [frame.active.values() for frame in run.frames.values() if frame.active]
+    is_over = any(all(step.status == DONE for step in steps) for steps in waves)
+    if is_over and command.kind in ABOUT_NEXT_STEPS and command.kind != REPLAN:
+        raise NeedsGraph  # Only the graph can tell what follows the finished steps.
     return stop, records_of(subject, command)
-
-
-def _has_finished_wave(run: RunState) -> bool:
-    """Return True if all steps of a frame are finished, so that only its graph can tell what is next."""
-    frames = [frame.active.values() for frame in run.frames.values() if frame.active]
-    return any(all(step.status == DONE for step in steps) for steps in frames)
 
 
 def waits_for_worker(status: str, info: RunInfo) -> bool:
@@ -595,24 +591,17 @@ def annotate(
     It is of the run, or of a checkpoint if `target` or `checkpoint` names one. `keep` has retention leave a checkpoint
     alone, and the run with it: the newest, if none is named. The run may be completed.
     """
-    position = _annotated(journal, target, checkpoint)
+    position = find_place(journal.store, target, checkpoint)
+    if checkpoint is not None and find_position(journal.store, target).seq is not None:
+        raise CommandRefused(f"{target!r} names a checkpoint already; give only one")
     seq = position.seq or 0
-    if keep is not None:
+    if position.seq is not None or keep is not None:
         found = checkpoint_at(journal.store, position)
-        if found is None or (position.seq is not None and found.seq != position.seq):
+        if position.seq is not None and (found is None or found.seq != seq):
+            raise CheckpointNotFound(f"{target!r} is before the first checkpoint; speak of the run itself")
+        if found is None:
             raise CheckpointNotFound(f"run {position.info.run!r} has no checkpoint to keep there")
         seq = found.seq
     command = RunCommand(ANNOTATE, annotation=annotation(seq, text, add, remove, keep))
     timeout = max(timeout, ANNOTATION_TIMEOUT)
     return send(journal, position.info.run, command, by=by, codec=codec or TolerantCodec(), timeout=timeout)
-
-
-def _annotated(journal: Journal, target: str, checkpoint: Place | None) -> Position:
-    """Return the run, with the entry of the checkpoint that is meant, if one is."""
-    position = find_place(journal.store, target, checkpoint)
-    if checkpoint is not None and find_position(journal.store, target).seq is not None:
-        raise CommandRefused(f"{target!r} names a checkpoint already; give only one")
-    found = None if position.seq is None else checkpoint_at(journal.store, position)
-    if position.seq is not None and (found is None or found.seq != position.seq):
-        raise CheckpointNotFound(f"{target!r} is before the first checkpoint; speak of the run itself")
-    return position

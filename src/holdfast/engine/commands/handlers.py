@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.checkpoint_files import check_config, has_workflow_file
@@ -23,7 +23,7 @@ from holdfast.engine.commands.inbox import (
 )
 from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.decide import ParallelWrite, meaning, qualified
-from holdfast.engine.resume import edits
+from holdfast.engine.resume import edits, renamed_keys
 from holdfast.errors import CodecError, CommandRefused, HoldfastError, Remedy, problem_of, suggestion
 from holdfast.graph.graph import (
     Graph,
@@ -32,7 +32,6 @@ from holdfast.graph.graph import (
     is_outline,
     outline_at,
     outline_names,
-    renamed,
     renamed_nodes,
     whole_of,
 )
@@ -212,15 +211,18 @@ def _has_on_skip(subject: Subject, step: Step) -> bool:
     return "on_skip" in subject.outline_at(step.frame).get("nodes", {}).get(step.node, {})
 
 
-def _modify(subject: Subject, command: RunCommand) -> list[Record]:
-    return modified(subject, command.step, command.changes, command.by, command.reason)
-
-
 def modified(subject: Subject, name: str, changes: Sequence[Change], by: str, why: str) -> list[Record]:
     """Return what lets steps that have not begun see other values than the state has."""
     items: dict[str, list[tuple[str, Ops]]] = {}
     for step in _changeable(subject, name, _why_not_modified):
-        items.setdefault(step.frame, []).append((step.id, _new_item(subject, step, changes)))
+        values, item = (
+            subject.new_values(subject.state_for(step), changes),
+            {op.key: op for op in step.item},
+        )
+        others = {key: value for key, value in values.items() if key not in item}
+        for key, value in {**values, **_validated(subject, step, others)}.items():
+            item[key] = _set(subject, key, value)
+        items.setdefault(step.frame, []).append((step.id, tuple(item.values())))
     return [Steered(frame, items=tuple(changed), by=by, why=why) for frame, changed in items.items()]
 
 
@@ -230,15 +232,6 @@ def _why_not_modified(subject: Subject, step: Step) -> str:
     if step.status in (DONE, RUNNING) and (reason := _why_not_skipped(subject, step)):
         return reason
     return f"step {step_label(step.id)!r} has begun, and its arguments may have been used; skip it, or let it go on"
-
-
-def _new_item(subject: Subject, step: Step, changes: Sequence[Change]) -> Ops:
-    values = subject.new_values(subject.state_for(step), changes)
-    item = {op.key: op for op in step.item}
-    others = {key: value for key, value in values.items() if key not in item}
-    for key, value in {**values, **_validated(subject, step, others)}.items():
-        item[key] = _set(subject, key, value)
-    return tuple(item.values())
 
 
 def _validated(subject: Subject, step: Step, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -302,7 +295,12 @@ def _replan(subject: Subject, command: RunCommand) -> list[Record]:
     outline = subject.outline_at(place.path)
     _refuse_half_done(place, outline)
     targets = [target for _, target in placed]
-    replaced = [step for step in place.active.values() if _is_replaceable(subject, step)]
+    fixed = (DONE, RUNNING) if subject.executing else (DONE,)
+    replaced = [
+        step
+        for step in place.active.values()
+        if step.status not in fixed and step.id not in subject.run.frames
+    ]
     skipped = _skipped_with_result(
         subject, replaced, {target.node for target in targets}, explained("replanned", by, why)
     )
@@ -317,19 +315,15 @@ def _replan(subject: Subject, command: RunCommand) -> list[Record]:
         return [*skipped.values(), steered]
     # All else is finished: what it did shows before the new steps begin.
     ops = [op for step in kept.values() for op in (skipped[step.id].ops if step.id in skipped else step.ops)]
-    wave = WaveFinished(place.path, _reduced(subject, place, ops), ())
+    reduced: list[Op] = []
+    if any(op.kind == "reduce" for op in ops):
+        schema = subject.graph_at(place.path).schema
+        reduced = schema.reduce(subject.codec, advance(place.cells, ops), ops)
+    wave = WaveFinished(place.path, tuple(reduced), ())
     if not targets and outline.get("last") not in (None, *(step.node for step in kept.values())):
         targets, follow = [Target(outline["last"])], True
     added = Steered(place.path, add=tuple(targets), one_off=not follow, by=by, why=why)
     return [*skipped.values(), steered._replace(add=()), wave, added]
-
-
-def _reduced(subject: Subject, place: Frame, ops: Sequence[Op]) -> Ops:
-    """Return what the custom reducers make of these changes."""
-    if not any(op.kind == "reduce" for op in ops):
-        return ()
-    schema = subject.graph_at(place.path).schema
-    return tuple(schema.reduce(subject.codec, advance(place.cells, ops), ops))
 
 
 def _skipped_with_result(
@@ -344,12 +338,6 @@ def _skipped_with_result(
             except Refused:
                 continue
     return found
-
-
-def _is_replaceable(subject: Subject, step: Step) -> bool:
-    if step.status == DONE or step.id in subject.run.frames:
-        return False
-    return step.status != RUNNING or not subject.executing
 
 
 def _refuse_half_done(place: Frame, outline: Mapping[str, Any]) -> None:
@@ -442,7 +430,8 @@ def _redefine(subject: Subject, definition: Mapping[str, Any], by: str) -> list[
     _refuse_missing(run, outline, remap)
     config = _merged_config(run.config, definition["config"], subject.codec)
     changed = GraphChanged(outline, tuple(remap.items()), config, by)
-    return [changed, *_renamed_results(run, names, remap, subject.codec, by)]
+    results = renamed_keys(run, names, subject.codec)
+    return [changed, *(StateEdited(renamed_path(path, remap), ops, by) for path, ops in results)]
 
 
 def _read(definition: Mapping[str, Any]) -> tuple[str, dict[str, Any], dict[str, str]]:
@@ -473,7 +462,7 @@ def _merged_config(own: bytes, given: bytes, codec: Codec) -> bytes:
 def _refuse_missing(run: RunState, outline: Mapping[str, Any], remap: Mapping[str, str]) -> None:
     """Refuse an outline without a node that the run still needs, or without a join that it waits at."""
     for frame in run.frames.values():
-        own, names = outline_at(outline, _path(frame, remap)), names_within(frame.path, remap)
+        own, names = outline_at(outline, renamed_path(frame.path, remap)), names_within(frame.path, remap)
         nodes = own.get("nodes", {})
         for step in frame.active.values():
             name = names.get(step.node, step.node)
@@ -488,25 +477,6 @@ def _refuse_missing(run: RunState, outline: Mapping[str, Any], remap: Mapping[st
             target, *sources = (names.get(node, node) for node in join.split("/"))
             if "/".join([target, *sorted(sources)]) not in known:
                 raise Refused(f"the run waits at the join before {target!r}, which the new definition lacks")
-
-
-def _path(frame: Frame, remap: Mapping[str, str]) -> str:
-    return renamed_path(frame.path, remap) if frame.path else ""
-
-
-def _renamed_results(
-    run: RunState, names: Mapping[str, str], remap: Mapping[str, str], codec: Codec, by: str
-) -> Iterator[StateEdited]:
-    """Yield what renamed steps left in the state, under their new names, the unfinished wave's included."""
-    for frame in run.frames.values():
-        finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
-        cells = advance(frame.cells, finished)
-        ops = tuple(
-            Op("set", new, cells[old].encoded(codec), codec=codec)
-            for old, new in renamed(names, cells).items()
-        )
-        if ops:
-            yield StateEdited(_path(frame, remap), ops, by)
 
 
 # Annotations: tags, notes and kept checkpoints.
@@ -573,17 +543,14 @@ def tags_after(info: RunInfo, record: RunAnnotated) -> RunInfo:
     return dataclasses.replace(info, tags=tuple(dict.fromkeys([*left, *record.add])))
 
 
-def _stop(subject: Subject, command: RunCommand) -> list[Record]:
-    """Record nothing: the execution itself stops."""
-    return []
-
-
 _HANDLERS: dict[str, Callable[[Subject, RunCommand], list[Record]]] = {
-    **dict.fromkeys(STOPS, _stop),
+    **dict.fromkeys(STOPS, lambda subject, command: []),  # The execution itself stops.
     ANSWER: _answer,
     EDIT: _edit,
     SKIP: _skip,
-    MODIFY: _modify,
+    MODIFY: lambda subject, command: modified(
+        subject, command.step, command.changes, command.by, command.reason
+    ),
     INJECT: _inject,
     REPLAN: _replan,
     ANNOTATE: _annotate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import unquote
 
 from holdfast.engine.graph_changes import OTHER_WAY, changed_nodes, predecessors, renamed_outline, why_changed
@@ -40,8 +40,33 @@ class RerunStep(View):
     cost: float = 0.0
 
 
+Planned = TypeVar("Planned", bound=RerunStep)
+
+
+class Savings(Generic[Planned]):
+    """The steps of a plan by what becomes of them, and what those that are kept save."""
+
+    __slots__ = ()
+
+    steps: tuple[Planned, ...]
+
+    def of(self, *what: str) -> tuple[Planned, ...]:
+        """Return the steps of which this becomes."""
+        return tuple(step for step in self.steps if step.what in what)
+
+    @property
+    def seconds_saved(self) -> float:
+        """The time that the kept steps took."""
+        return sum(step.seconds for step in self.of(KEPT))
+
+    @property
+    def cost_saved(self) -> float:
+        """US dollars that the kept steps cost."""
+        return sum(step.cost for step in self.of(KEPT))
+
+
 @dataclass(frozen=True, slots=True)
-class Rerun(View):
+class Rerun(Savings[RerunStep], View):
     """A part of a run that is to run again, from entry `seq` of run `base` on.
 
     Without a `seq` the run is not taken back; but if it was before, and has not come to all that was to be kept then,
@@ -66,20 +91,6 @@ class Rerun(View):
     needs: tuple[tuple[bytes, int], ...]
     """By run, the entry after which its journal holds what is kept."""
     remap: tuple[tuple[str, str], ...] = ()
-
-    def of(self, what: str) -> tuple[RerunStep, ...]:
-        """Return the steps that are kept, or that run again."""
-        return tuple(step for step in self.steps if step.what == what)
-
-    @property
-    def seconds_saved(self) -> float:
-        """The time that the kept steps took."""
-        return sum(step.seconds for step in self.of(KEPT))
-
-    @property
-    def cost_saved(self) -> float:
-        """US dollars that the kept steps cost."""
-        return sum(step.cost for step in self.of(KEPT))
 
     def reusing(self, *, elsewhere: bool = False) -> Reusing:
         """Return what the run records to keep what is not affected, or what a new run records (`elsewhere`)."""

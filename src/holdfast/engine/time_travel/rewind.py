@@ -319,7 +319,7 @@ async def restarted_graphs(
     """Return the changes with which graphs that have just begun begin with what they begin with now."""
     found, outline = [], renamed_outline(run.outline, remap)
     for path, frame in run.frames.items():
-        now = renamed_path(path, remap) if path else path
+        now = renamed_path(path, remap)
         names = names_within(path, remap)
         saved, present = outline_at(outline, now), outline_at(settings.outline, now)
         same = _entrances(saved) == _entrances(present) and START not in sources_turned(saved, present)
