@@ -111,7 +111,11 @@ def expire_runs(
             kept |= {info.run for info in last_successful(store, name)}
     expired, journal = 0, Journal(store, Seal.from_environment(os.environ))
     for info in runs:
-        if info.run in kept or _has_yet_to_run(info) or _last_touched(store, info) >= horizon:
+        waits = bool(info.queue) and info.due_at is not None and info.due_at > clock.time()
+        goes_on = info.status == RunStatus.QUEUED or (info.status == RunStatus.PAUSED and waits)
+        # The facts of a run whose owner died are as old as its start.
+        newest = store.checkpoints(info.run, limit=1) if info.status == RunStatus.RUNNING else []
+        if info.run in kept or goes_on or any(each.at >= horizon for each in newest):
             continue
         if not has_owner(store, info) and not _is_held(journal, info) and not needed_by(journal, info):
             expired += delete_run(journal, info.run)
@@ -125,18 +129,6 @@ def _is_held(journal: Journal, info: RunInfo) -> bool:
     except (CodecError, CorruptJournal) as error:
         logger.warning("run %s is left alone: %s", info.run, error)
         return True
-
-
-def _has_yet_to_run(info: RunInfo) -> bool:
-    """Return True if workers will go on with a run by themselves, however long it has rested."""
-    waits = info.due_at is not None and info.due_at > clock.time()
-    return info.status == RunStatus.QUEUED or (info.status == RunStatus.PAUSED and bool(info.queue) and waits)
-
-
-def _last_touched(store: Store, info: RunInfo) -> float:
-    """Return when a run last advanced. The facts of one whose owner died are as old as its start."""
-    newest = store.checkpoints(info.run, limit=1) if info.status == RunStatus.RUNNING else []
-    return max([info.updated_at, *(each.at for each in newest)])
 
 
 def apply_retention(journal: Journal, workflow: str, retention: Retention) -> int:

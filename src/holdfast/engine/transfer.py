@@ -239,7 +239,8 @@ class _Transfer:
         if self.move and has_owner(self.source, info):
             calm = self._paused(info)
             if calm is None:
-                return _copied(info, CopyOutcome.BUSY, note=_still_busy(info, self.wait))
+                note = f"{describe(info.owner)} executes it and did not pause within {self.wait:g} s; it was asked to"
+                return _copied(info, CopyOutcome.BUSY, note=f"{note}: move it when it has paused")
             info = calm
         view = self.view(info)
         last = last_entry(view, info.run)
@@ -252,7 +253,10 @@ class _Transfer:
         if relation is Relation.OTHER:
             return _copied(info, CopyOutcome.DIFFERENT, note=self._difference(info, theirs))
         if relation is Relation.AHEAD:
-            return self._left(info, last, "the copy has gone on")
+            if self.move:
+                self._remove(self.source, info, self._own_entry(info, last))
+            outcome = CopyOutcome.MOVED if self.move else CopyOutcome.UNCHANGED
+            return _copied(info, outcome, note="the copy has gone on")
         own, in_the_way = ([], False) if theirs is None else own_messages(view, self.target, info.run)
         if theirs is not None and (relation is Relation.MARKED or in_the_way):
             if not self.move and last.seq == theirs.seq - 1 and not in_the_way:
@@ -353,13 +357,6 @@ class _Transfer:
         delete_run(self.journal, info.run, going=None)
         return _copied(info, CopyOutcome.MOVED)
 
-    def _left(self, info: RunInfo, last: Entry, note: str) -> CopiedRun:
-        """A run whose copy has all that it has, and more."""
-        if not self.move:
-            return _copied(info, CopyOutcome.UNCHANGED, note=note)
-        self._remove(self.source, info, self._own_entry(info, last))
-        return _copied(info, CopyOutcome.MOVED, note=note)
-
     def _own_entry(self, info: RunInfo, seen: Entry) -> Entry:
         """The entry of the source that the target has, or would have, as `seen`."""
         found = next(iter(self.source.read(info.run, seen.seq - 1, seen.seq)), None)
@@ -396,13 +393,6 @@ class _Transfer:
         if first is not None and theirs is not None and first.seq > theirs.seq + 1:
             return f"it was pruned beyond entry {theirs.seq}, where the copy ends; {way_out}"
         return f"the target has a run of this id with another history; {way_out}"
-
-
-def _still_busy(info: RunInfo, wait: float) -> str:
-    return (
-        f"{describe(info.owner)} executes it and did not pause within {wait:g} s; it was asked to: "
-        "move it when it has paused"
-    )
 
 
 def _copied(info: RunInfo, outcome: CopyOutcome, brought: Brought | None = None, note: str = "") -> CopiedRun:

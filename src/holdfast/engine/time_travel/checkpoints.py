@@ -101,10 +101,6 @@ def _after_wave(store: Store, info: RunInfo, wave: int) -> int:
     )
 
 
-def _is_wave(point: Checkpoint, wave: int) -> bool:
-    return point.wave == wave and not point.frame
-
-
 def _searched(store: Store, info: RunInfo, wave: int, newest: StoredCheckpoint) -> int | None:
     """The checkpoint that a wave ended with, found by halving; `None` where the waves do not simply count up."""
     if _read(info, newest).wave < wave or times_reset(newest.facts):
@@ -119,7 +115,8 @@ def _searched(store: Store, info: RunInfo, wave: int, newest: StoredCheckpoint) 
     before, found = store.checkpoints(info.run, low + 1, 1), store.checkpoints(info.run, high + 1, 1)
     if not found or (before and _read(info, before[0]).frame):
         return None
-    return found[0].seq if _is_wave(_read(info, found[0]), wave) else None
+    point = _read(info, found[0])
+    return point.seq if point.wave == wave and not point.frame else None
 
 
 def _halved(store: Store, info: RunInfo, wave: int, middle: int, low: int, high: int) -> tuple[int, int]:

@@ -194,7 +194,9 @@ class _Planner:
         meant = _steps_named(self._past, name)
         if not meant:
             return self._of_unfinished(name)
-        seed = _node_named(meant, name)
+        seed, level = meant[0].node, name.partition("[")[0].count("/")
+        if meant[0].step != name:  # It may name the sub-graph that all of them are in.
+            seed = "/".join(seed.split("/")[: level + 1])
         nodes = self._affected_nodes({seed: _ASKED})
         if not nodes:
             raise CannotRerun(f"{readable_step(name)!r} cannot run again: the workflow no longer has it")
@@ -384,7 +386,10 @@ def _steps_named(past: Projection, name: str) -> list[FinishedStep]:
         named = named or [each for each in found if _written(each.step).startswith(f"{name}/")]
         return _last_visit(named, level)
     named = [each for each in found if name in (each.node, base_name(each.node))]
-    named = named or [each for each in found if _is_inside(each.node, name)]
+    inside = f"{name}/"
+    named = named or [
+        each for each in found if each.node.startswith(inside) or base_name(each.node).startswith(inside)
+    ]
     own = [each for each in named if each.node == name]
     if not own:
         return _last_visit(named, level)
@@ -409,16 +414,6 @@ def _written(step: str, visits: bool = False) -> str:
         visit, bracket, key = rest.partition("[")
         parts.append(base_name(node) + (f"#{visit}" if visits else "") + bracket + unquote(key))
     return "/".join(parts)
-
-
-def _is_inside(node: str, name: str) -> bool:
-    return node.startswith(f"{name}/") or base_name(node).startswith(f"{name}/")
-
-
-def _node_named(meant: list[FinishedStep], name: str) -> str:
-    """Return the node that is to run again: that of the first step, or the sub-graph that all of them are in."""
-    node, level = meant[0].node, name.partition("[")[0].count("/")
-    return node if meant[0].step == name else "/".join(node.split("/")[: level + 1])
 
 
 def _unknown_step(past: Projection, name: str) -> CannotRerun:

@@ -91,10 +91,13 @@ class ReusableSteps:
         return {name: each for name, each in self._known.items() if not {name, node_of(name)} & self._again}
 
     def _may_take(self, step: Step, found: FinishedStep) -> bool:
-        node = self._node(step)
+        try:
+            graph = self._graph.at(step.frame)
+        except KeyError:
+            return False
+        node = graph.nodes.get(step.node)
         if node is None or node.graph is not None:
             return False
-        graph = self._graph.at(step.frame)
         if any(target.node not in graph.nodes for target in found.record.goto or ()):
             return False
         if not graph.schema.is_open and any(op.key not in graph.schema.channels for op in found.record.ops):
@@ -102,12 +105,6 @@ class ReusableSteps:
         if self._rerun is not None:
             return not {step.id, qualified(step)} & self._again
         return not found.record.skipped and self._is_same(step, node, found)
-
-    def _node(self, step: Step) -> Node | None:
-        try:
-            return self._graph.at(step.frame).nodes.get(step.node)
-        except KeyError:
-            return None
 
     # By content.
 
@@ -120,9 +117,12 @@ class ReusableSteps:
             return False
         if not all(self._is_valid(schema, op, cells) for op in found.record.ops):
             return False
-        if {"config", "ctx"} & {*node.wants, *node.named} and not self._is_same_config(seen.config):
-            return False
         frame, wanted = self._run.frames[step.frame], {*node.wants, *node.named}
+        if {"config", "ctx"} & wanted and seen.config != self._run.config:
+            raws = (seen.config, self._run.config)
+            configs = [self._codec.decode(raw, lenient=True) if raw else {} for raw in raws]
+            if len({self._codec.encode(_without_places(config)) for config in configs}) > 1:
+                return False
         # A person who answered may have looked at anything.
         saw_all = found.asked or (bool(found.record.origin) and "ctx" in wanted)
         return all(
@@ -145,15 +145,6 @@ class ReusableSteps:
             return make_op(self._codec, op.kind, op.key, checked).raw == kept
         except HoldfastError:
             return False
-
-    def _is_same_config(self, saved: bytes) -> bool:
-        if saved == self._run.config:
-            return True
-        one, other = (
-            self._codec.decode(raw, lenient=True) if raw else {} for raw in (saved, self._run.config)
-        )
-        encoded = [self._codec.encode(_without_places(config)) for config in (one, other)]
-        return encoded[0] == encoded[1]
 
 
 def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -229,8 +229,11 @@ def promote_fork(
     due_at = theirs.info.due_at if loaded.info.queue and status == RunStatus.PAUSED else None
     facts = dataclasses.replace(loaded.info, due_at=due_at, origin=loaded.info.origin or fork.origin)
     copy = copy_run(theirs.run)
-    if copy.reuse is not None:
-        copy.reuse = _reuse_elsewhere(copy.reuse, theirs.info)
+    if (reuse := copy.reuse) is not None:
+        # What the fork reuses of itself, the run reuses of the fork.
+        source, key = (reuse.source, reuse.key) if reuse.source else (fork.run, fork.key)
+        needs = tuple((own or fork.key, seq) for own, seq in reuse.needs)
+        copy.reuse = reuse._replace(source=source, key=key, needs=needs)
     record = _reset_to(access, theirs, copy, by, reason)
     record = record._replace(source=fork.run, key=fork.key, renew=True)
     ended = RunEnded(status, theirs.run.fault, theirs.run.fault_node)
@@ -254,13 +257,6 @@ def _reset(
     writer.set_info(dataclasses.replace(facts, status=str(ended.status), owner="", updated_at=clock.time()))
     writer.flush()
     return checkpoint_id(loaded.info.key, writer.seq)
-
-
-def _reuse_elsewhere(reuse: Reusing, info: RunInfo) -> Reusing:
-    """Return which results a run reuses, as another run says it that continues it."""
-    needs = tuple((key or info.key, seq) for key, seq in reuse.needs)
-    source, key = (reuse.source, reuse.key) if reuse.source else (info.run, info.key)
-    return reuse._replace(source=source, key=key, needs=needs)
 
 
 def _is_promoted(journal: Journal, loaded: Loaded, theirs: Loaded) -> bool:
