@@ -141,11 +141,6 @@ VERSION = "1.0"
 SUFFIX = ".pkl"
 
 
-def is_file(target: object) -> bool:
-    """Whether a resume target means a checkpoint file: a path object, or text ending in `.pkl`."""
-    return isinstance(target, Path) or (isinstance(target, str) and target.endswith(SUFFIX))
-
-
 def save(
     path: Path,
     state: Mapping[str, Any],

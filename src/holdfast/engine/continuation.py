@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
-from holdfast.engine import checkpoint_files as files
-from holdfast.engine.confirmation import admitted_file, confirm
 from holdfast.engine.graph_changes import Reconciled, check_names, reconcile
 from holdfast.engine.owner import active_runs, this_owner
 from holdfast.engine.resume import (
@@ -36,10 +34,11 @@ from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine import resume_plan
+    from holdfast.engine import checkpoint_files, confirmation, resume_plan
     from holdfast.engine.commands import subject
     from holdfast.engine.time_travel import edits, rerun, rewind
 else:
+    checkpoint_files, confirmation = LazyModule("engine.checkpoint_files"), LazyModule("engine.confirmation")
     resume_plan, subject = LazyModule("engine.resume_plan"), LazyModule("engine.commands.subject")
     edits, rerun = LazyModule("engine.time_travel.edits"), LazyModule("engine.time_travel.rerun")
     rewind = LazyModule("engine.time_travel.rewind")
@@ -72,7 +71,8 @@ async def resume(
     """
     options.check()
     store, settings = runner.journal.store, runner.settings
-    if files.is_file(target) and not store.runs(run=str(target)):
+    is_file = isinstance(target, Path) or (isinstance(target, str) and target.endswith(".pkl"))
+    if is_file and not store.runs(run=str(target)):
         options.refuse_answers("a checkpoint file")
         return await _from_file(runner, Path(target), run_id, options, caller)
     if run_id is not None:
@@ -118,7 +118,7 @@ def _confirmed(
     """Return the facts of a run that may run, and what to record; refuse a foreign run that nobody confirmed."""
     if not loaded.info.origin:
         return loaded.info, None
-    return confirm(runner.journal, loaded.info, loaded.run, options.trust, options.config)
+    return confirmation.confirm(runner.journal, loaded.info, loaded.run, options.trust, options.config)
 
 
 def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
@@ -225,10 +225,10 @@ async def _from_file(
 ) -> Outcome:
     """Start a new run from a checkpoint file, past the gate that the file was written at."""
     settings, given = runner.settings, dict(options.config or {})
-    found = files.read(path, settings.codec)
+    found = checkpoint_files.read(path, settings.codec)
     content, provenance = found.content, None
     if found.has_workflow and "workflow_file" not in given:
-        provenance = admitted_file(found.disclosure(), options.trust, str(found.path))
+        provenance = confirmation.admitted_file(found.disclosure(), options.trust, str(found.path))
     nodes = tuple(content.get("next") or (content["node"],))
     for node in nodes:
         if node not in settings.graph.nodes and node != END:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from holdfast import clock
-from holdfast.engine.answers import misfit
 from holdfast.engine.decide import elapsed
 from holdfast.engine.settings import ON_CHANGE, Retention, Settings, one_of
 from holdfast.errors import (
@@ -35,10 +34,16 @@ from holdfast.journal.run_state import (
     Pause,
     RunState,
 )
+from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, advance
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import RunStatus, utc_time
+
+if TYPE_CHECKING:
+    from holdfast.engine import answers
+else:
+    answers = LazyModule("engine.answers")
 
 _NOT_COMPLETED = [status for status in RunStatus if status not in (RunStatus.COMPLETED, RunStatus.DAMAGED)]
 
@@ -206,7 +211,7 @@ def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention
             remedies=Remedy("resume", run) if pause.expires_at is not None else (),
         )
     if pause.schema:
-        reason = misfit(value, codec.decode(pause.schema))
+        reason = answers.misfit(value, codec.decode(pause.schema))
         if reason:
             raise AnswerRejected(f"run {run!r}, pause {pause.name!r}: {reason}")
     raw = str(value).encode() if pause.kind in ABOUT_DOUBTS else codec.encode(value)
