@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from holdfast.engine.executors.remote import SentState as SentState
     from holdfast.engine.executors.remote import Task as Task
     from holdfast.engine.retention import janitor as janitor
-    from holdfast.engine.time_travel.affected import all_successors as all_successors
     from holdfast.engine.time_travel.reuse import ReusableSteps as ReusableSteps
     from holdfast.engine.time_travel.reuse import ReuseSource as ReuseSource
     from holdfast.journal.copying import delete_run as delete_run
@@ -33,7 +32,6 @@ else:
         "engine.executors.executors": "done_elsewhere elsewhere",
         "engine.executors.remote": "Facts SentState Task",
         "engine.retention": "janitor",
-        "engine.time_travel.affected": "all_successors",
         "engine.time_travel.reuse": "ReusableSteps ReuseSource",
         "journal.copying": "delete_run needed_by",
     }

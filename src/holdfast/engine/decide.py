@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast import engine
 from holdfast.errors import StateInvalid, suggestion
-from holdfast.graph.graph import Command, Graph, Send
+from holdfast.graph.graph import Command, Graph, Send, all_successors
 from holdfast.journal.records import Answered, Target
 from holdfast.journal.run_state import (
     DONE,
@@ -447,7 +446,7 @@ class ParallelWrites:
         """Return every node that may come after a node, directly or not."""
         place = (frame.path, node)
         if place not in self._following:
-            leads, found, todo = engine.all_successors(graph, {}), set[str](), [node]
+            leads, found, todo = all_successors(graph, {}), set[str](), [node]
             while todo:
                 fresh = leads.get(todo.pop(), set()) - found
                 found |= fresh

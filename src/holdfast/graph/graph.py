@@ -338,6 +338,64 @@ class Graph:
 # How the names of nodes belong together: `fetch:item` is a part of `fetch`, `outer/inner` is inside `outer`.
 
 
+Successors = dict[str, set[str]]
+"""The nodes that each node leads to, `START` included; in a sub-graph both are `outer/inner`."""
+
+
+def all_successors(graph: Graph, followed: Mapping[str, Collection[str]], prefix: str = "") -> Successors:
+    """Return what may follow each node of a graph and of its sub-graphs.
+
+    `followed` is what has followed what, for routing functions that do not say where they lead.
+    """
+    found: Successors = {prefix + name: set() for name in (START, *graph.nodes)}
+
+    def note(source: str, *targets: str) -> None:
+        found[prefix + source].update(prefix + target for target in targets if target != END)
+
+    for edge in graph.edges:
+        note(edge.source, edge.target)
+    for join in graph.joins:
+        for source in join.sources:
+            note(source, join.target)
+    for node in graph.nodes.values():
+        note(node.name, *node.goto)
+    for route in graph.routes:
+        if route.mapping is not None:
+            note(route.source, *route.mapping.values())
+        else:
+            found[prefix + route.source].update(followed.get(prefix + route.source, ()))
+    for route in graph.routes:
+        if route.mapping is None:
+            # It may lead wherever nothing else does.
+            reached = {target for targets in found.values() for target in targets}
+            own = [name for name in graph.nodes if name != graph.last and prefix + name not in reached]
+            found[prefix + route.source].update(prefix + name for name in own)
+    for name in graph.nodes:
+        if graph.last is not None and name != graph.last:
+            note(name, graph.last)
+        if (inner := graph.nodes[name].graph) is not None:
+            found |= all_successors(inner, followed, f"{prefix}{name}/")
+    return found
+
+
+def all_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
+    """Yield the names of all nodes, those of sub-graphs after their own."""
+    for name, node in graph.nodes.items():
+        yield prefix + name
+        if node.graph is not None:
+            yield from all_nodes(node.graph, f"{prefix}{name}/")
+
+
+def inside(graph: Graph, name: str) -> Iterator[str]:
+    """Yield the nodes of the sub-graph that a node is; none if it is a function."""
+    node = None
+    for part in name.split("/"):
+        node = graph.nodes[part]
+        graph = node.graph if node.graph is not None else graph
+    if node is not None and node.graph is not None:
+        yield from all_nodes(node.graph, f"{name}/")
+
+
 def base_name(name: str) -> str:
     """Return the step that a node belongs to: `outer/publish` for its helper `outer:workflow/publish:item`."""
     if ":" not in name:

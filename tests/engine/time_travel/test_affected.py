@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, StateGraph
-from holdfast.engine.time_travel.affected import affected_nodes
+from holdfast.engine.time_travel.rerun import affected_nodes
 
 
 def nothing(state: Any) -> None:

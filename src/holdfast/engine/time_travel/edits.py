@@ -17,7 +17,6 @@ from holdfast.engine.graph_changes import brought_over
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.resume import load_latest
 from holdfast.engine.settings import Settings
-from holdfast.engine.time_travel.affected import successors
 from holdfast.engine.time_travel.checkpoints import Position
 from holdfast.errors import (
     CannotRerun,
@@ -37,7 +36,7 @@ from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.stores.base import RunInfo, Store
-from holdfast.values import START, RunStatus
+from holdfast.values import END, START, RunStatus
 from holdfast.views.projection import GIVEN
 
 
@@ -187,7 +186,12 @@ def _return_from(writer: Writer, subject: Subject, edit: Edit, name: str, change
         except HoldfastError as error:
             raise Refused(problem_of(error)) from None
     writer.record(StepFinished(step.id, ops, skipped=explained(GIVEN, edit.by, edit.reason)))
-    return encode_mark(frame.waves, [node], successors(graph, node), frame.path)
+    targets = [edge.target for edge in graph.edges if edge.source == node]
+    for route in graph.routes:
+        targets += (route.mapping or {}).values() if route.source == node else ()
+    targets += [join.target for join in graph.joins if node in join.sources]
+    upcoming = [name for name in dict.fromkeys(targets) if name != END]
+    return encode_mark(frame.waves, [node], upcoming, frame.path)
 
 
 def _refuse_unfit(graph: Graph, name: str, node: str) -> None:

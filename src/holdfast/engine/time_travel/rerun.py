@@ -10,9 +10,8 @@ from urllib.parse import unquote
 from holdfast.engine.graph_changes import OTHER_WAY, changed_nodes, predecessors, renamed_outline, why_changed
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
-from holdfast.engine.time_travel.affected import affected_nodes, all_successors
 from holdfast.errors import CannotRerun, Remedy, StateInvalid, suggestion
-from holdfast.graph.graph import base_name
+from holdfast.graph.graph import Graph, Successors, all_nodes, all_successors, base_name, inside
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Reusing
 from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
@@ -440,3 +439,74 @@ def _lost(past: Projection, names: str) -> CannotRerun:
         f"{past.lost}, so that run {run!r} cannot be taken back to before {names}",
         remedies=Remedy("reuse", run),
     )
+
+
+# The nodes that have to run again when others do.
+
+
+def affected_nodes(
+    graph: Graph,
+    seeds: Mapping[str, str],
+    followed: Mapping[str, Collection[str]] | None = None,
+    written: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, str]:
+    """Return the nodes that are affected if those of `seeds` are, each with the reason.
+
+    These are the seeds and all that comes after them in the graph; a sub-graph is affected as a whole by what comes
+    before it, but a change inside of it affects only what follows there, and what follows the sub-graph. `followed`
+    is what has followed what, for routing functions that do not say where they lead. `written` are the keys that
+    the nodes have written: a node that declares to read one of an affected node is affected, too.
+    """
+    leads = all_successors(graph, followed or {})
+    found = {name: reason for name, reason in seeds.items() if _exists(graph, name)}
+    root, todo = {name: name for name in found}, list(found)
+    while todo:
+        while todo:
+            name = todo.pop(0)
+            if root[name] == name:
+                found |= {inner: f"inside of {name!r}" for inner in inside(graph, name) if inner not in found}
+            for other in _following(graph, leads, name):
+                if other not in found:
+                    found[other], root[other] = f"downstream of {root[name]!r}", root[name]
+                    todo.append(other)
+        todo = list(_readers(graph, found, written or {}))
+        root |= {name: name for name in todo}
+    order = {name: place for place, name in enumerate(all_nodes(graph))}
+    return dict(sorted(found.items(), key=lambda pair: order[pair[0]]))
+
+
+def _exists(graph: Graph, name: str) -> bool:
+    *outer, own = name.split("/")
+    for part in outer:
+        node = graph.nodes.get(part)
+        if node is None or node.graph is None:
+            return False
+        graph = node.graph
+    return own in graph.nodes
+
+
+def _following(graph: Graph, leads: Successors, name: str) -> Iterator[str]:
+    """Yield what comes directly after a node, or after a sub-graph that it is in, with all that is inside of that."""
+    place = name
+    while place:
+        for other in sorted(leads[place]):
+            yield other
+            yield from inside(graph, other)
+        place = place.rpartition("/")[0]
+
+
+def _readers(
+    graph: Graph, found: dict[str, str], written: Mapping[str, Collection[str]], prefix: str = ""
+) -> Iterator[str]:
+    """Yield the nodes that are affected only because of what they declare to read; `found` learns of them."""
+    for name, node in graph.nodes.items():
+        if node.graph is not None:
+            yield from _readers(node.graph, found, written, f"{prefix}{name}/")
+        reads = getattr(node, "reads", None)
+        if reads is None or prefix + name in found:
+            continue
+        for writer in found:
+            if shared := sorted({*reads} & {*written.get(writer, ())}):
+                found[prefix + name] = f"it reads {shared[0]!r}, which {writer!r} writes"
+                yield prefix + name
+                break
