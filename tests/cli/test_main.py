@@ -21,7 +21,7 @@ from holdfast import (
 )
 from holdfast.cli.errors import exit_code, message, report
 from holdfast.cli.main import ENTRIES, Entry, commands, main
-from holdfast.workflows.errors import InputInvalid
+from holdfast.workflows.scope import InputInvalid
 from holdfast.workflows.secrets import SecretError
 from tests.cli.processes import PROGRAM, call
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.workflows.compile import read_inputs
-from holdfast.workflows.errors import InputInvalid
 from holdfast.workflows.model import WorkflowSettings
+from holdfast.workflows.scope import InputInvalid, read_inputs
 
 
 def workflow(**inputs: Any) -> WorkflowSettings:

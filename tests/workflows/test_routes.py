@@ -10,7 +10,7 @@ import pytest
 from holdfast import load_workflow
 from holdfast.errors import ExecutionError, GraphChanged, MaxIterationsExceeded
 from holdfast.values import RunStatus
-from holdfast.workflows.errors import NoRoute
+from holdfast.workflows.scope import NoRoute
 from tests.workflows.workshop import Workshop
 
 

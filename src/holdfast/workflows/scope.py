@@ -1,8 +1,9 @@
-"""What templates and expressions of a workflow see of a run's state."""
+"""What the steps of a workflow work with: errors, inputs, what templates see of the state, budget and resources."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,12 +12,133 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engine.context import Context
-from holdfast.errors import CommandRefused, suggestion
+from holdfast.engine.decide import RouteFailed
+from holdfast.errors import INVALID, CommandRefused, HoldfastError, suggestion
 from holdfast.state.state import State, origin_of
 from holdfast.stores.namespaces import shown_url
-from holdfast.workflows.errors import BudgetExceeded
-from holdfast.workflows.model import Definition, Limits, Step, WorkflowSettings
+from holdfast.workflows.model import Definition, Input, Limits, Step, WorkflowSettings
+from holdfast.workflows.reading.checks import fits
+from holdfast.workflows.reading.problems import given
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets
+
+
+class StepFailed(HoldfastError):
+    """A step did not do what it was to do. A `transient` failure may well not happen again."""
+
+    def __init__(self, message: str, *, transient: bool = False, retry_after: float | None = None) -> None:
+        self.transient, self.retry_after = transient, retry_after
+        super().__init__(message)
+
+
+class StepTimedOut(StepFailed):
+    """A step took longer than its timeout allows."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True)
+
+
+class NoRoute(RouteFailed, HoldfastError):
+    """None of a step's routes holds, or one cannot be evaluated; `node` is the step's name."""
+
+
+class BudgetExceeded(HoldfastError):
+    """The agents of a run have spent what the workflow allows. No step goes on without its result."""
+
+
+class EndedInFailure(HoldfastError):
+    """The workflow itself says that the run failed."""
+
+
+class InputInvalid(HoldfastError):
+    """The inputs do not fit what the workflow declares; `problems` lists every reason."""
+
+    exit_code = INVALID
+
+    def __init__(self, workflow: str, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"workflow {workflow!r} cannot begin with these inputs:{listed}")
+
+
+# What a workflow is given: checked against what it declares, with its defaults.
+
+
+_TRUE, _FALSE = {"true", "yes", "1", "on"}, {"false", "no", "0", "off"}
+
+
+def read_inputs(
+    workflow: WorkflowSettings,
+    values: Mapping[str, Any],
+    text: Mapping[str, str] | None = None,
+    how: str = "--input {name}=…",
+) -> dict[str, Any]:
+    """Every declared input; `values` as they are, `text` read as their types say. `InputInvalid` tells all problems.
+
+    `how` says in these how an input is given.
+    """
+    text, found = text or {}, {}
+    declared = ", ".join(workflow.inputs) or "none"
+    problems = [
+        f"there is no input {name!r}{suggestion(name, workflow.inputs)} (declared: {declared})"
+        for name in (*values, *text)
+        if name not in workflow.inputs
+    ]
+    for name, each in workflow.inputs.items():
+        try:
+            if name in text:
+                found[name] = _checked(each, _read(each.type, text[name]))
+            elif name in values:
+                found[name] = _checked(each, values[name])
+            elif each.required and each.default is None:
+                about = f" ({each.description})" if each.description else ""
+                raise ValueError(f"is missing{about}; give it with {how.format(name=name)}")
+            else:
+                found[name] = each.default
+        except ValueError as error:
+            problems.append(f"input {name!r} {error}")
+    if problems:
+        raise InputInvalid(workflow.name, problems)
+    return found
+
+
+def _checked(declared: Input, value: Any) -> Any:
+    if value is None and not declared.required:
+        return value
+    if not fits(declared.type, value):
+        raise ValueError(f"must be of type {declared.type}, not {given(value)}")
+    choices = declared.choices
+    if choices is not None and not any(
+        value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices
+    ):
+        listed = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in choices)
+        raise ValueError(f"must be one of {listed}, not {given(value)}")
+    return value
+
+
+def _read(kind: str, text: str) -> Any:
+    if kind == "string":
+        return text
+    if kind == "boolean":
+        word = text.strip().lower()
+        if word not in _TRUE | _FALSE:
+            raise ValueError(f"must be true or false, not {text!r:.80}")
+        return word in _TRUE
+    if kind == "array" and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",")] if text.strip() else []
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        if kind == "any":
+            return text
+        raise ValueError(f"must be of type {kind}, not {text!r:.80}") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number that can be stored")
+
+
+# What templates and expressions see of the state.
+
 
 Names = Collection[str] | None
 """Which steps are looked at; `None` means all."""

@@ -11,13 +11,21 @@ from holdfast.errors import HoldfastError, StepTimeout
 from holdfast.graph.graph import Command, Retry, Send
 from holdfast.state.ops import thaw
 from holdfast.state.state import State
-from holdfast.workflows.errors import BudgetExceeded, StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Kind, Paths, Tree
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.language.values import describe_kind, kind
 from holdfast.workflows.model import OnError, Step
 from holdfast.workflows.model import Retry as RetryPolicy
-from holdfast.workflows.scope import Layout, Names, Resources, Scope, steps_named
+from holdfast.workflows.scope import (
+    BudgetExceeded,
+    Layout,
+    Names,
+    Resources,
+    Scope,
+    StepFailed,
+    StepTimedOut,
+    steps_named,
+)
 
 # When a failed step is tried again.
 

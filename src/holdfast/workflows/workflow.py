@@ -19,14 +19,19 @@ from holdfast.graph.graph import Graph, base_name, outline_names, renamed_nodes
 from holdfast.journal.run_state import frame_of, node_of
 from holdfast.state.state import State
 from holdfast.stores.base import Store
-from holdfast.workflows.compile import StepInvalid, StepsInvalid, compile_workflow, read_inputs
-from holdfast.workflows.edges import follow_by_order, last_output
+from holdfast.workflows.compile import (
+    StepInvalid,
+    StepsInvalid,
+    compile_workflow,
+    follow_by_order,
+    last_output,
+)
 from holdfast.workflows.kinds.shell import Command
 from holdfast.workflows.model import Definition, Hooks
 from holdfast.workflows.reading.problems import Position, Problem, WorkflowInvalid, listed
 from holdfast.workflows.reading.source import Source, read_source
 from holdfast.workflows.reading.validation import parse
-from holdfast.workflows.scope import Budget, Layout, Resources
+from holdfast.workflows.scope import Budget, Layout, Resources, read_inputs
 from holdfast.workflows.secrets import Scrubber, Secrets
 from holdfast.workflows.step import Work
 

@@ -13,7 +13,7 @@ from holdfast.journal.journal import Journal
 from holdfast.stores import open_store
 from holdfast.values import RunStatus
 from holdfast.views import usage as views
-from holdfast.workflows.errors import BudgetExceeded
+from holdfast.workflows.scope import BudgetExceeded
 from tests.agents.llm_server import (
     LlmServer,
     failing,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ExecutionError
-from holdfast.workflows.errors import StepFailed
 from holdfast.workflows.kinds.http import address
+from holdfast.workflows.scope import StepFailed
 from tests.certificates import Certificate, make_certificate
 from tests.workflows.web_server import Visit, WebServer, answers
 from tests.workflows.workshop import Workshop

@@ -16,10 +16,10 @@ import pytest
 
 from holdfast.errors import ExecutionError
 from holdfast.values import RunStatus
-from holdfast.workflows.errors import StepFailed, StepTimedOut
 from holdfast.workflows.kinds import shell as process
 from holdfast.workflows.kinds.shell import Command
 from holdfast.workflows.reading.problems import WorkflowInvalid
+from holdfast.workflows.scope import StepFailed, StepTimedOut
 from tests.graphs import Heard
 from tests.workflows.workshop import Workshop
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import ExecutionError
 from holdfast.journal.records import Noted
 from holdfast.values import RunStatus
-from holdfast.workflows.errors import EndedInFailure
+from holdfast.workflows.scope import EndedInFailure
 from tests.workflows.workshop import Workshop
 
 

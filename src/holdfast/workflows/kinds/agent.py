@@ -20,11 +20,10 @@ from holdfast.agents.provider import (
 )
 from holdfast.engine.context import Context
 from holdfast.state.state import State
-from holdfast.workflows.errors import StepFailed
 from holdfast.workflows.kinds.kind import Kind, Result
 from holdfast.workflows.kinds.python import find_function
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import Resources
+from holdfast.workflows.scope import Resources, StepFailed
 
 logger = logging.getLogger("holdfast")
 

@@ -27,10 +27,9 @@ import httpx2
 from holdfast import clock
 from holdfast.engine.context import Context
 from holdfast.state.state import State
-from holdfast.workflows.errors import StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Kind, Result, read_json, write_json
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import Resources
+from holdfast.workflows.scope import Resources, StepFailed, StepTimedOut
 
 TIMEOUT = 60.0
 _MOST_REDIRECTS = 10

@@ -13,7 +13,6 @@ from holdfast import clock
 from holdfast.engine import checkpoint_files as files
 from holdfast.engine.context import Context
 from holdfast.state.state import State
-from holdfast.workflows.errors import EndedInFailure, StepFailed
 from holdfast.workflows.language.templates import (
     Template,
     TemplateError,
@@ -23,7 +22,7 @@ from holdfast.workflows.language.templates import (
     tree_paths,
 )
 from holdfast.workflows.model import Part, Question, Step
-from holdfast.workflows.scope import Resources
+from holdfast.workflows.scope import EndedInFailure, Resources, StepFailed
 
 Paths = set[tuple[str, ...]]
 Result = dict[str, Any]

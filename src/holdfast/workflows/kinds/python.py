@@ -22,10 +22,9 @@ from holdfast.graph.validation import THREADS, ExecutorChoice, choice_of, missin
 from holdfast.journal.records import Noted
 from holdfast.state.ops import ReadOnly
 from holdfast.state.state import State
-from holdfast.workflows.errors import StepFailed
 from holdfast.workflows.kinds.kind import Kind, Paths, Result
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import Resources
+from holdfast.workflows.scope import Resources, StepFailed
 
 # Finding the Python function that a workflow names: in a file beside it, or in a module.
 

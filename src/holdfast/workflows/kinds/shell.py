@@ -19,10 +19,9 @@ from typing import Any, BinaryIO
 from holdfast.engine.context import Context, StopSignal
 from holdfast.errors import HoldfastError
 from holdfast.state.state import State
-from holdfast.workflows.errors import StepFailed, StepTimedOut
 from holdfast.workflows.kinds.kind import Kind, Result, Text, read_json, write_json
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import Resources
+from holdfast.workflows.scope import Resources, StepFailed, StepTimedOut
 from holdfast.workflows.scripts import safe_script
 
 # One shell at work on a script: its pipes, its end, and a guard that ends it when we are gone.
