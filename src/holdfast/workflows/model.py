@@ -214,6 +214,12 @@ class After(Part):
     required: bool = _optional(True, "If false, the step runs even if this one failed or was skipped.")
 
 
+Afters = Annotated[
+    list[After],
+    BeforeValidator(lambda value: value if isinstance(value, list) else [] if value is None else [value]),
+]
+
+
 class Retry(Part):
     """Retry policy of a step."""
 
@@ -416,18 +422,15 @@ class End(Part):
     reason: str = _optional("", "Why; a template.")
 
 
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _one_kind(schema: dict[str, Any]) -> None:
-    schema["oneOf"] = [{"required": [kind]} for kind in KINDS]
-
-
 class Step(Part):
     """One step: its name, what it does (exactly one kind), and what surrounds it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, json_schema_extra=_one_kind)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        json_schema_extra={"oneOf": [{"required": [kind]} for kind in KINDS]},
+    )
 
     name: StepName = Field(description="Its name, once in the file, members of parallel steps included.")
     description: str = _optional("", "What it is for.")
@@ -444,7 +447,7 @@ class Step(Part):
     end: End | None = _optional(None, "The end of the run.")
     with_: dict[str, Any] = _optional({}, "Arguments of python, inputs of workflow.", alias="with")
     when: str | None = _optional(None, "An expression; if it is false the step is skipped.")
-    after: Annotated[list[After], BeforeValidator(_as_list)] = _optional(
+    after: Afters = _optional(
         [], "The steps it waits for. With `after` anywhere in the file nothing follows by order alone."
     )
     routes: list[Route] | None = _optional(

@@ -46,18 +46,15 @@ class CallAgent(Kind):
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
         begun = time.monotonic()
         try:
-            reply = ctx.recall("reply") or self._paid(scope, ctx)
+            reply = ctx.recall("reply")
+            if not reply:
+                request = self._request(scope)
+                self._resources.budget.refuse_if_empty(ctx)
+                self._check_price(request.model)
+                reply = ctx.once("reply", self._call, request, ctx)
         except AgentError as error:
             raise self._failure(error, scope, ctx, begun) from error.__cause__
-        usage = reply["usage"] if "usage" in reply else {key: reply["entry"][key] for key in _USAGE}
-        return {"output": reply["output"], "usage": usage}
-
-    def _paid(self, scope: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
-        """Return a reply that is paid for now, if there is money left."""
-        request = self._request(scope)
-        self._resources.budget.refuse_if_empty(ctx)
-        self._check_price(request.model)
-        return ctx.once("reply", self._call, request, ctx)  # type: ignore[no-any-return]
+        return {"output": reply["output"], "usage": reply["usage"]}
 
     def _check_price(self, model: str) -> None:
         """A budget can only be kept if it is known what a call costs."""
@@ -80,11 +77,8 @@ class CallAgent(Kind):
         """Return the error with what is known of it: whether another attempt may help. What was spent counts."""
         if error.usage.requests or error.usage.input_tokens:
             self._spend(ctx, self.fill("model", scope), error.usage)
-        facts = {
-            "transient": isinstance(error, TransientAgentError),
-            "timed_out": self._timeout is not None and time.monotonic() - begun >= self._timeout,
-        }
-        error.__dict__.update(facts)
+        late = self._timeout is not None and time.monotonic() - begun >= self._timeout
+        error.__dict__.update(transient=isinstance(error, TransientAgentError), timed_out=late)
         error.args = (self._resources.hide_cut(str(error)),)
         return error
 
@@ -111,9 +105,6 @@ class CallAgent(Kind):
         tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         ctx.spend(model, **tokens, cost=price, calls=max(1, usage.requests))
         return {"model": model, **tokens, "cost": price}
-
-
-_USAGE = ("model", "input_tokens", "output_tokens", "cost")
 
 
 class _Streaming:

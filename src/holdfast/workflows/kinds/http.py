@@ -114,9 +114,10 @@ class SendRequest(Kind):
         return httpx2.Request(method, url, headers=raw, content=body)
 
     def _result(self, reply: Reply, method: str) -> Result:
-        status, headers, kind = reply.status, reply.headers, _content_type(reply.headers)
+        status, headers = reply.status, reply.headers
+        kind, charset = _type_and_charset(headers)
         body = _decoded(reply.body, headers.get("content-encoding", ""), self._http.max_bytes)
-        text = body.decode(_charset(kind), "replace")
+        text = body.decode(charset, "replace")
         wanted = self._http.ok_status
         if status not in wanted if wanted else not 200 <= status < 300:
             target = headers.get("location") if 300 <= status < 400 else None
@@ -126,7 +127,7 @@ class SendRequest(Kind):
             after = _retry_after(headers.get("retry-after"))
             raise StepFailed(message, transient=status in _TRANSIENT, retry_after=after)
         kept = {name: value for name, value in headers.items() if name not in _NOT_KEPT}
-        data = None if method == "HEAD" else self._data(text, kind.get_content_type())
+        data = None if method == "HEAD" else self._data(text, kind)
         return {"output": data, "status_code": status, "headers": kept}
 
     def _data(self, text: str, kind: str) -> Any:
@@ -304,10 +305,9 @@ def address(url: str, query: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
             credentials["Authorization"] = f"Basic {base64.b64encode(both.encode()).decode()}"
         sent = urllib.parse.urlunsplit((parts.scheme, place, path, joined, ""))
         httpx2.URL(sent)
-    except UnicodeEncodeError:
-        raise StepFailed(f"http.url: '{shown(url)}' is no address: a character cannot be encoded") from None
     except (httpx2.InvalidURL, ValueError) as error:
-        raise StepFailed(f"http.url: '{shown(url)}' is no address: {error}") from None
+        reason = "a character cannot be encoded" if isinstance(error, UnicodeEncodeError) else error
+        raise StepFailed(f"http.url: '{shown(url)}' is no address: {reason}") from None
     return sent, credentials
 
 
@@ -353,20 +353,17 @@ def _checked(name: str, value: str) -> str:
     return value.strip()
 
 
-def _content_type(headers: httpx2.Headers) -> Message:
+def _type_and_charset(headers: httpx2.Headers) -> tuple[str, str]:
+    """Return the type of a response, and its charset if it is one of texts; some of Python's take quadratic time."""
     message, value = Message(), headers.get("content-type", "")
     if value and len(value) <= _LONGEST_TYPE:
         message["Content-Type"] = value
-    return message
-
-
-def _charset(kind: Message) -> str:
-    """Return the charset of a response if it is one of texts; some of Python's take quadratic time."""
     try:
-        found = codecs.lookup(kind.get_content_charset() or "utf-8").name
+        found = codecs.lookup(message.get_content_charset() or "utf-8").name
     except (LookupError, ValueError):
-        return "utf-8"
-    return found if found in CHARSETS or found.startswith(_FAMILIES) else "utf-8"
+        found = "utf-8"
+    is_known = found in CHARSETS or found.startswith(_FAMILIES)
+    return message.get_content_type(), found if is_known else "utf-8"
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -415,7 +415,8 @@ class Compiler:
             result = _at(self.place(node), lambda evaluation: evaluation.read(name))
         result = result or self.part(node)
         for link in reversed(links):
-            key = _fixed_key(link)
+            key: Any = link.attr if isinstance(link, nodes.Getattr) else getattr(link.arg, "value", None)
+            key = key if isinstance(key, str | int) else None
             open_ended = open_ended or not isinstance(key, str)
             fixed += [] if open_ended else [str(key)]
             result = _at(self.place(link), self._link(link, result, _shortened(called)))
@@ -572,7 +573,10 @@ class Compiler:
             for index, found in enumerate(rounds):
                 evaluation.charge(1)
                 evaluation.items(len(outer))
-                evaluation.local = {**outer, **found, "loop": _loop(index, len(rounds))}
+                left = len(rounds) - index
+                loop = {"index": index + 1, "index0": index, "first": not index, "last": left == 1}
+                loop |= {"length": len(rounds), "revindex": left, "revindex0": left - 1}
+                evaluation.local = {**outer, **found, "loop": loop}
                 body(evaluation)
             evaluation.local = outer
             if not rounds:
@@ -590,13 +594,6 @@ class Compiler:
         found = [each.name for each in names if isinstance(each, nodes.Name)]
         self.bound.update(found)
         return found if isinstance(target, nodes.Tuple) else found[0]
-
-
-def _fixed_key(link: nodes.Getattr | nodes.Getitem) -> str | int | None:
-    if isinstance(link, nodes.Getattr):
-        return link.attr
-    value = link.arg.value if isinstance(link.arg, nodes.Const) else None
-    return value if isinstance(value, str | int) else None
 
 
 def _rounds(
@@ -623,15 +620,3 @@ def _unpacked(names: str | list[str], value: Any) -> dict[str, Any]:
     if kind(value) != "list" or size(value) != len(names):
         raise Misuse(f"{', '.join(names)} need a list of {len(names)}, not {describe(value)}")
     return dict(zip(names, map(exact, elements(value)), strict=True))
-
-
-def _loop(index: int, length: int) -> dict[str, Any]:
-    return {
-        "index": index + 1,
-        "index0": index,
-        "first": index == 0,
-        "last": index == length - 1,
-        "length": length,
-        "revindex": length - index,
-        "revindex0": length - index - 1,
-    }

@@ -257,11 +257,6 @@ def _pairs(meter: Meter, value: Any) -> list[Any]:
     return [[exact(key), exact(item)] for key, item in found]
 
 
-def _get(meter: Meter, value: Any, key: Any, default: Any = None) -> Any:
-    entries(value)
-    return look_up(value, key, "the mapping") if contains(meter, value, key) else default
-
-
 def _unique(meter: Meter, values: Any, attribute: Any = None) -> list[Any]:
     read = field_of(meter, attribute)
     kept: dict[Any, Any] = {}
@@ -290,11 +285,6 @@ def _range(meter: Meter, start: Any, stop: Any = None, step: Any = 1) -> list[in
         raise Misuse("the step of range cannot be 0")
     meter.new_list(max(0, (ends[1] - ends[0]) // whole(step)))
     return list(range(*ends, whole(step)))
-
-
-def _round(meter: Meter, value: Any, digits: Any = None) -> Any:
-    places = None if digits is None else max(-100, min(100, whole(digits)))
-    return calculate(lambda found: round(found, places), value)
 
 
 def _converted(convert: Callable[[Any], Any], wanted: str) -> Callable[..., Any]:
@@ -388,10 +378,6 @@ def _indent(meter: Meter, value: Any, width: Any = 4, first: Any = False) -> str
     head, *rest = text(value).split("\n")
     indented = [margin + line if line else line for line in rest]
     return "\n".join([margin + head if truth(first) else head, *indented])
-
-
-def _to_json(meter: Meter, value: Any, indent: Any = None) -> str:
-    return as_json(meter, value, None if indent is None else max(0, min(16, whole(indent))))
 
 
 def _from_json(meter: Meter, value: Any) -> Any:
@@ -532,7 +518,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "max": _extreme(max, "largest value"),
     "sum": _sum,
     "abs": lambda meter, value: calculate(abs, value),
-    "round": _round,
+    "round": lambda meter, value, digits=None: calculate(
+        lambda found: round(found, None if digits is None else max(-100, min(100, whole(digits)))), value
+    ),
     "int": _converted(int, "a whole number"),
     "float": _converted(float, "a number"),
     "bool": lambda meter, value: truth(value),
@@ -542,7 +530,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "values": lambda meter, value: [item for _, item in _pairs(meter, value)],
     "items": _pairs,
     "dictsort": lambda meter, value: _sort(meter, _pairs(meter, value), attribute=0),
-    "get": _get,
+    "get": lambda meter, value, key, default=None: (
+        look_up(value, key, "the mapping") if entries(value) and contains(meter, value, key) else default
+    ),
     "first": lambda meter, value: look_up(value, 0, "the list"),
     "last": lambda meter, value: look_up(value, -1, "the list"),
     "list": items_of,
@@ -557,7 +547,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "endswith": _affixed(str.endswith),
     "truncate": _truncate,
     "indent": _indent,
-    "tojson": _to_json,
+    "tojson": lambda meter, value, indent=None: as_json(
+        meter, value, None if indent is None else max(0, min(16, whole(indent)))
+    ),
     "fromjson": _from_json,
     "urlencode": _url_quoted,
 }
