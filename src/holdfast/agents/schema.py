@@ -60,8 +60,8 @@ def unsupported(schema: Any, root: Schema | None = None, where: str = "the schem
     if reason := _bad_reference(schema, root):
         return f"{where} refers to {reason}"
     if "pattern" in schema and (reason := pattern_problem(schema["pattern"])):
-        told = f"{where} has the pattern {schema['pattern']!r}, which is not a regular expression"
-        return f"{told} that can be matched: {reason}"
+        pattern = f"{where} has the pattern {schema['pattern']!r}"
+        return f"{pattern}, which is not a regular expression that can be matched: {reason}"
     inside = (unsupported(part, root, place) for place, part in _parts(schema, where))
     return next(filter(None, inside), None)
 
