@@ -293,7 +293,9 @@ class Http(Part):
     output: Literal["auto", "text", "json"] = _optional(
         "auto", "How the reply is read: `auto` goes by its content type."
     )
-    max_bytes: int = _optional(10_000_000, "A longer reply is a failure.", ge=1, le=1_000_000_000)
+    max_bytes: int = _optional(
+        10_000_000, "A longer reply, before or after it is decoded, is a failure.", ge=1, le=1_000_000_000
+    )
 
     @model_validator(mode="after")
     def _sends_one_thing(self) -> Http:
