@@ -128,7 +128,7 @@ def test_what_is_no_address_is_refused_for_good(shop: Workshop, url: str) -> Non
     ("url", "shown", "reason"),
     [
         ("http://a\0b/c?q=confidential", r"http://a\x00b/c", r"control character '\x00'"),
-        ("http://a/b\nc", r"http://a/b\nc", r"control character '\n'"),
+        ("http://a/b\x01c", r"http://a/b\x01c", r"control character '\x01'"),
         ("http://me:confidential@a/\x7f", r"http://a/\x7f", r"control character '\x7f'"),
         ("http://127.0.0.1:99999/", "http://127.0.0.1:99999/", "Port out of range"),
         ("http://me:confidential@[::1/", "http://[::1/", "Invalid IPv6 URL"),
@@ -146,6 +146,10 @@ def test_an_address_that_cannot_be_requested_is_refused_with_its_reason(
     told = str(caught.value)
     assert told.startswith(f"http.url: '{shown}' is no address: ") and reason in told
     assert "confidential" not in told and told.isprintable()
+
+
+def test_line_breaks_in_an_address_are_left_out() -> None:
+    assert address("http://a/b\r\nc\t?d=\ne\n", {}) == ("http://a/bc?d=e", {})
 
 
 def test_the_refusal_of_an_address_names_the_step(shop: Workshop) -> None:

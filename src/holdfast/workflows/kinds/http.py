@@ -38,7 +38,8 @@ _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _LONGEST_HOST = _LONGEST_TYPE = 1000
 _LONGEST_SHOWN = 200
 _HOST = re.compile(r"[A-Za-z0-9._:%~-]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[^\x09\x0a\x0d\x20-\x7e\xa0-\U0010ffff]")
+"""What no address can have; tabs and line breaks in one are left out, as browsers do."""
 _PATH, _QUERY = "/%:@!$&'()*+,;=~-._", "/%:@!$&'()*+,;=~-._?[]"
 _HARMLESS = {"accept", "accept-encoding", "accept-language", "user-agent", "connection"}
 """The headers that a redirect to another origin keeps: any other may hold credentials."""

@@ -142,7 +142,7 @@ def _could_be_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         is_web = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
-        return is_web and not any(unicodedata.category(sign) == "Cc" for sign in url)
+        return is_web and not any(unicodedata.category(sign) == "Cc" for sign in url if sign not in "\t\r\n")
     except ValueError:
         return False
 
