@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import clock, engine
 from holdfast.engine.context import Context, Terminated
 from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning
-from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal
+from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal, doubt_pause
 from holdfast.errors import CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
 from holdfast.graph.graph import AFTER_A_LOSS, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
@@ -302,9 +302,7 @@ class Results:
         """Pause until somebody says what to do with an interrupted step."""
         what = _QUESTIONS[kind].format(crashes=step.crashes)
         prompt = f"step {step_label(step.id)!r} {what}; rerun, skip or fail it?"
-        schema = self._host.settings.codec.encode({"enum": ["rerun", "skip", "fail"]})
-        pause = f"{step.id}:{kind}"
-        self._record(Paused(pause, kind, step.id, step.node, INTERRUPTED, prompt, schema, since=clock.time()))
+        self._record(doubt_pause(self._host.codec, step, kind, kind, INTERRUPTED, prompt))
 
     def pause_at(self, kind: str, step: Step) -> None:
         """Pause before or after a step, as `kind` says, or only say so."""

@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast import clock, engine
 from holdfast.engine.once import Onces, PauseSignal, Policy, StopSignal, Terminated, check_policy
@@ -371,22 +371,20 @@ def ledger_line(
     step: str, attempt: int, model: str, input_tokens: int, output_tokens: int, cost: float | None, calls: int
 ) -> Spent:
     """Return a line of the ledger; numbers that cannot be are refused."""
+
+    def refuse(problem: str) -> NoReturn:
+        raise StateInvalid(f"ctx.spend of step {step_label(step)!r}: {problem}")
+
     if not isinstance(model, str):
-        raise StateInvalid(f"ctx.spend of step {step_label(step)!r}: model is a name, not {model!r:.80}")
+        refuse(f"model is a name, not {model!r:.80}")
     for name, number in (("input_tokens", input_tokens), ("output_tokens", output_tokens), ("calls", calls)):
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST_TOKENS:
-            raise StateInvalid(
-                f"ctx.spend of step {step_label(step)!r}: {name} is a whole number, 0 or more, not {number!r:.80}"
-            )
+            refuse(f"{name} is a whole number, 0 or more, not {number!r:.80}")
     if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float, decimal.Decimal))):
-        raise StateInvalid(
-            f"ctx.spend of step {step_label(step)!r}: cost is US dollars as a number, not {cost!r:.80}"
-        )
+        refuse(f"cost is US dollars as a number, not {cost!r:.80}")
     dollars = None if cost is None else float(cost)
     if dollars is not None and not (math.isfinite(dollars) and dollars >= 0):
-        raise StateInvalid(
-            f"ctx.spend of step {step_label(step)!r}: cost is finite and 0 or more, not {cost!r}"
-        )
+        refuse(f"cost is finite and 0 or more, not {cost!r}")
     return Spent(step, attempt, model, input_tokens, output_tokens, dollars, calls)
 
 

@@ -114,19 +114,8 @@ class End:
     status: RunStatus
 
 
-Decision = (
-    Start
-    | OpenFrame
-    | CloseFrame
-    | RouteOn
-    | Gate
-    | AskWhat
-    | SkipStep
-    | RefuseStep
-    | Reconcile
-    | ExceedIterations
-    | End
-)
+AboutDoubt = AskWhat | SkipStep | RefuseStep | Reconcile
+Decision = Start | OpenFrame | CloseFrame | RouteOn | Gate | AboutDoubt | ExceedIterations | End
 
 _ANSWERS: dict[str, type[Start] | type[SkipStep] | type[RefuseStep]] = {
     "rerun": Start,

@@ -16,7 +16,8 @@ from holdfast import clock
 from holdfast.errors import HoldfastError, StateInvalid
 from holdfast.graph.graph import IF_INTERRUPTED
 from holdfast.journal.records import OnceFailed, OnceStarted, Paused
-from holdfast.journal.run_state import BEGUN, ONCE_IN_DOUBT, SLEEP, once_question
+from holdfast.journal.run_state import BEGUN, ONCE_IN_DOUBT, SLEEP, Step, once_question
+from holdfast.state.codec import Codec
 from holdfast.threads import locked
 from holdfast.values import step_label
 
@@ -333,6 +334,12 @@ async def _ready(value: Any) -> Any:
     return value
 
 
+def doubt_pause(codec: Codec, step: Step, kind: str, ident: str, name: str, prompt: str) -> Paused:
+    """Return a pause until somebody says what to do with something of a step that was interrupted."""
+    schema = codec.encode({"enum": ["rerun", "skip", "fail"]})
+    return Paused(f"{step.id}:{ident}", kind, step.id, step.node, name, prompt, schema, since=clock.time())
+
+
 def check_policy(policy: Any) -> None:
     """Refuse a policy that means nothing."""
     if policy is not None and not callable(policy) and policy not in IF_INTERRUPTED:
@@ -353,9 +360,8 @@ def _doubt(context: Context, key: str, policy: Policy | None) -> Policy | None:
     decision = host.rules.if_interrupted or policy
     if answer is not None:
         decision = answer.decode()
-    elif (
-        decision is None
-    ):  # As the node says, unless it has looked itself, or somebody wants the step to run again.
+    elif decision is None:
+        # As the node says, unless it has looked itself, or somebody wants the step to run again.
         decision = host.graph.at(step.frame).nodes[step.node].if_interrupted
         if callable(decision) or step.id in host.wanted_again:
             decision = "rerun"
@@ -366,11 +372,8 @@ def _doubt(context: Context, key: str, policy: Policy | None) -> Policy | None:
     if decision == "fail":
         raise StepInterrupted(f"{what}, and may not be repeated unasked")
     if decision == "ask":
-        schema, name = host.codec.encode({"enum": ["rerun", "skip", "fail"]}), once_question(key)
-        pause, prompt = f"{step.id}:{name}", f"{what}; rerun, skip or fail it?"
-        raise context._leaving(
-            Paused(pause, ONCE_IN_DOUBT, step.id, step.node, name, prompt, schema, since=clock.time())
-        )
+        name, prompt = once_question(key), f"{what}; rerun, skip or fail it?"
+        raise context._leaving(doubt_pause(host.codec, step, ONCE_IN_DOUBT, name, name, prompt))
     return decision
 
 
