@@ -80,9 +80,8 @@ class Execution(StepHost):
         refuse_while_loading()
         super().__init__(settings, writer, caller, config, if_interrupted)
         self.stop_reason = ""
-        self.pausing: str | None = None
-        """Why the run is to stop once what is under way is finished."""
-        self._pausing_as = RunStatus.INTERRUPTED
+        self.pausing: tuple[RunStatus, str] | None = None
+        """How and why the run is to stop once what is under way is finished."""
         self._writes = ParallelWrites(self.rules.barrier)
         self.results = Results(self, self._writes)
         self._waves = Waves(self, self.results)
@@ -118,7 +117,7 @@ class Execution(StepHost):
         """Stop soon: save, and leave what is running. May be called from any thread or a signal handler."""
         if self.stop in (None, RunStatus.QUEUED):
             if status == RunStatus.QUEUED and self.pausing is not None:
-                status, reason = self._pausing_as, self.pausing
+                status, reason = self.pausing
             self.stop, self.stop_reason = status, reason
         self._call_soon(self._cancel_running)
 
@@ -132,7 +131,7 @@ class Execution(StepHost):
         """Save and stop as soon as what is under way is finished. May be called from any thread."""
         # What a person wants comes before a hand-over.
         if self.pausing is None or status != RunStatus.QUEUED:
-            self._pausing_as, self.pausing = status, reason
+            self.pausing = status, reason
         self._call_soon(self._wake_up)
 
     def _wake_up(self) -> None:
@@ -177,10 +176,9 @@ class Execution(StepHost):
         """Stop as a command asks, be it to go on with another definition."""
         if command.redefines:
             in_fleet = bool(self.saving.writer.info.queue)
-            self._pausing_as = RunStatus.QUEUED if in_fleet else RunStatus.INTERRUPTED
-            self.pausing = "replanned"
+            self.pausing = RunStatus.QUEUED if in_fleet else RunStatus.INTERRUPTED, "replanned"
         elif command.kind == PAUSE:
-            self._pausing_as, self.pausing = RunStatus.INTERRUPTED, command.reason
+            self.pausing = RunStatus.INTERRUPTED, command.reason
         elif self.stop in (None, RunStatus.QUEUED):
             self.stop, self.stop_reason = RunStatus.CANCELLED, command.reason
 
@@ -333,7 +331,7 @@ class Execution(StepHost):
         if self.pausing is not None and self.stop is None:
             if self._tasks:
                 return launches  # What is under way is finished first.
-            self.stop, self.stop_reason = self._pausing_as, self.pausing
+            self.stop, self.stop_reason = self.pausing
         if self.stop is not None:
             self._record_results()
             self._record_stop(self.stop, self.stop_reason)
