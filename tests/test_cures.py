@@ -67,6 +67,7 @@ CURES: dict[tuple[str, str], Cure] = {}
 ELSEWHERE = {
     ("engine/loop.py", "resume"): "tests/engine/test_exhaustion.py: it takes a process without memory",
     ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
+    ("engine/waves.py", "skip"): "tests/workflows/test_commands.py: a step that ran beside itself",
     ("engine/waves.py", "set_max_iterations"): "below",
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",

@@ -404,7 +404,9 @@ class Ending:
         if isinstance(cause, ParallelWrite):
             failed = [step.id for step in self._saving.run.active() if step.status == FAILED][:1]
             return (*(Remedy("skip", name, {"step": step}) for step in failed), Remedy("reuse", name))
-        return (Remedy("settle" if isinstance(cause, StepInterrupted) else "resume", name),)
+        if isinstance(cause, StepInterrupted):
+            return (Remedy("settle", name),)
+        return (Remedy("resume", name),)
 
     def _say_end(self, status: RunStatus, reason: str) -> None:
         run = self._saving.run
