@@ -68,6 +68,7 @@ ELSEWHERE = {
     ("engine/loop.py", "resume"): "tests/engine/test_exhaustion.py: it takes a process without memory",
     ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
     ("engine/waves.py", "skip"): "tests/workflows/test_commands.py: a step that ran beside itself",
+    ("cli/command_lines.py", "app.skip"): "tests/workflows/test_commands.py: the same",
     ("engine/waves.py", "set_max_iterations"): "below",
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
