@@ -5,6 +5,8 @@ day is in packages: `holdfast.fleet`, `.capsules`, `.checkpoints`, `.errors`, `.
 `.stores`, `.testing`, `.tracing`, `.views`, `.workflows`.
 """
 
+from importlib import import_module
+
 from holdfast.names import serve
 
 _load, __dir__, __all__ = serve(__name__)
@@ -13,12 +15,9 @@ _load, __dir__, __all__ = serve(__name__)
 def __getattr__(name: str) -> object:
     """Load a public name, or an error of `holdfast.errors`."""
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("holdfast")
+        return import_module("importlib.metadata").version("holdfast")
     if name[:1].isupper() and name not in __all__:
-        from holdfast import errors
-
+        errors = import_module("holdfast.errors")
         if name in vars(errors):
             return getattr(errors, name)
     return _load(name)

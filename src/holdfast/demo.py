@@ -12,7 +12,6 @@ from holdfast.errors import ExecutionError
 from holdfast.graph.builder import StateGraph
 from holdfast.state.schema import append
 from holdfast.stores import open_store
-from holdfast.stores.base import Store
 from holdfast.values import END, START
 
 STEPS = ("question", "plan", "search", "read", "notes", "outline", "draft", "check", "revise", "publish")
@@ -94,7 +93,9 @@ def play(url: str) -> DemoReport:
     limited, free = Service(LIMIT), Service(None)
     store = open_store(url)
     first = _fail(workflow(limited).compile(store), run_id, limited)
-    store = _reopened(store, url)
+    if not store.url.startswith("memory"):  # Open it as a new process would.
+        store.close()
+        store = open_store(url)
     try:
         app = workflow(free).compile(store)
         outcome = app.resume(run_id)
@@ -120,11 +121,3 @@ def _fail(app: App, run_id: str, service: Service) -> Execution:
     except ExecutionError as error:
         return Execution(tuple(service.calls[:-1]), "failed", failed=error.node or "", error=str(error))
     return Execution(tuple(service.calls), str(outcome.status))
-
-
-def _reopened(store: Store, url: str) -> Store:
-    """Return the store as a new process would open it; a store in memory stays open."""
-    if store.url.startswith("memory"):
-        return store
-    store.close()
-    return open_store(url)

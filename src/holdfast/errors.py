@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import heapq
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -346,8 +347,6 @@ def closest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | N
         return same
     near = [other for other in some if 2 * min(len(name), len(other)) >= cutoff * (len(name) + len(other))]
     few = heapq.nsmallest(MOST_COMPARED, near, key=lambda other: abs(len(other) - len(name)))
-    import difflib
-
     found = difflib.get_close_matches(name, few, 1, cutoff)
     return found[0] if found else None
 

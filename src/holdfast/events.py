@@ -186,11 +186,8 @@ def tell(observer: Observer, event: Event) -> None:
     """Hand an event to an observer; what it raises is logged, never passed on, unless it ends the process."""
     try:
         observer.on_event(event)
-    except (
-        Exception,
-        GeneratorExit,
-        asyncio.CancelledError,
-    ):  # The others end the process: signals raise them.
+    except (Exception, GeneratorExit, asyncio.CancelledError):
+        # The others end the process: signals raise them.
         logger.exception("observer %r failed on %s", observer, event.type)
 
 

@@ -62,19 +62,16 @@ class _Field(NamedTuple):
             first, last = self.low, self.high
         else:
             first = self._number(found["first"], text)
-            last = self._last(found["last"], first, found["step"] is not None, text)
+            last = self.high if found["step"] else first
+            if found["last"] is not None:
+                last = self._number(found["last"], text)
+                last = 7 if last == 0 and self.name == "weekday" and first > 0 else last
         if last < first:
             raise self._wrong(text, f"{part!r} runs backwards")
         step = _number(found["step"]) if found["step"] else 1
         if not 1 <= step <= self.longest_step:
             raise self._wrong(text, f"a step is from 1 to {self.longest_step}")
         return range(first, last + 1, step)
-
-    def _last(self, word: str | None, first: int, is_open: bool, text: str) -> int:
-        if word is None:
-            return self.high if is_open else first
-        last = self._number(word, text)
-        return 7 if last == 0 and self.name == "weekday" and first > 0 else last
 
     def _number(self, word: str, text: str) -> int:
         number = self.words.get(word.upper()) if word.isalpha() else _number(word)
@@ -148,14 +145,12 @@ class Cron:
         before, window = dt.timedelta(microseconds=1), dt.timedelta(hours=1)
         while True:
             start = max(since, until - window)
-            found = list(self._times(start - before, until))
+            found, time = [], start - before
+            while (time := self.next_after(time)) <= until:
+                found.append(time)
             if len(found) >= most or start <= since:
                 return found[-most:]
             window *= 2
-
-    def _times(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
-        while (after := self.next_after(after)) <= until:
-            yield after
 
     @cached_property
     def _words(self) -> list[str]:

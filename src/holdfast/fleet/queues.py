@@ -216,7 +216,10 @@ def allowances(connection: Connection, namespace: str, queues: Sequence[str] | N
         "FROM queue WHERE namespace = %(namespace)s AND name = ANY (%(locked)s::text[])",
         {"namespace": namespace, "locked": [name for (name,) in locked]},
     ).fetchall()
-    return none | {name: _room(paused, tokens, places) for name, paused, tokens, places in rows}
+    for name, paused, *limits in rows:
+        free = 0 if paused else min(number for number in (*limits, MOST) if number is not None)
+        none[name] = Room(int(max(0, free)), paused)
+    return none
 
 
 def spend(connection: Connection, namespace: str, queue: str, runs: int) -> None:
@@ -227,12 +230,6 @@ def spend(connection: Connection, namespace: str, queue: str, runs: int) -> None
             f"WHERE {_THIS} AND starts IS NOT NULL",
             {"namespace": namespace, "queue": queue, "runs": runs},
         )
-
-
-def _room(paused: bool, tokens: float | None, places: int | None) -> Room:
-    if paused:
-        return Room(0, paused=True)
-    return Room(int(max(0, min(number for number in (tokens, places, MOST) if number is not None))))
 
 
 def _check(queue: str, max_running: int | None, rate: Rate | None) -> None:
@@ -288,7 +285,12 @@ def queue_lines(store: Store) -> list[QueueLine]:
     """Return every queue that has runs which are not over, or limits, by name."""
     if not is_postgres(store):
         return sorted(_counted(store), key=lambda line: line.queue)
-    found = {line.queue: line for line in _counted_by_server(store)}
+    with store.transaction() as connection:
+        rows = connection.execute(_COUNT.encode(), (store.namespace,)).fetchall()
+    found = {
+        queue: QueueLine(queue, *counts, None if oldest is None else max(0.0, float(oldest)))
+        for queue, *counts, oldest in rows
+    }
     for limit in Limits(store).lines():
         found[limit.queue] = replace(found.get(limit.queue, QueueLine(limit.queue)), limit=limit)
     return [found[name] for name in sorted(found)]
@@ -303,15 +305,6 @@ def held_back(store: Store, run: str) -> str | None:
             "SELECT held FROM run WHERE namespace = %s AND run = %s", (store.namespace, run)
         ).fetchone()
     return None if row is None else row[0]
-
-
-def _counted_by_server(store: PostgresStore) -> Iterator[QueueLine]:
-    with store.transaction() as connection:
-        rows = connection.execute(_COUNT.encode(), (store.namespace,)).fetchall()
-    for queue, queued, due, running, paused, held, oldest in rows:
-        yield QueueLine(
-            queue, queued, due, running, paused, held, None if oldest is None else max(0.0, float(oldest))
-        )
 
 
 def _counted(store: Store) -> Iterator[QueueLine]:

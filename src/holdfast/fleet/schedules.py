@@ -251,17 +251,9 @@ class Schedules:
         self._update(connection, name, changes, trouble=trouble, seconds=TRY_AGAIN_AFTER)
 
     def _schedule(self, row: tuple[Any, ...]) -> Schedule:
-        name, cron, zone, workflow, config, content, queue, priority, missed, _, _ = row
-        return Schedule(
-            name,
-            Cron(cron, zone),
-            workflow,
-            self._opened(name, "input", content),
-            self._opened(name, "config", config),
-            queue,
-            priority,
-            missed,
-        )
+        name, cron, zone, workflow, config, content, *options = row[:9]
+        given, settings = self._opened(name, "input", content), self._opened(name, "config", config)
+        return Schedule(name, Cron(cron, zone), workflow, given, settings, *options)
 
     def _sealed(self, name: str, part: str, value: Any) -> bytes:
         journal, what = self._journal, f"schedule's {part}"

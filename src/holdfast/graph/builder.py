@@ -146,7 +146,12 @@ class StateGraph:
             self._nodes[name] = Node(name, _nothing, **options)
         if after is not None:
             self._is_dag = True
-            self._add_after(name, [after] if isinstance(after, str) else list(after))
+            sources = [after] if isinstance(after, str) else list(dict.fromkeys(after)) or [START]
+            if len(sources) == 1:
+                self._plain_edges.add((sources[0], name))
+                self._edges.append(Edge(sources[0], name))
+            else:
+                self._joins.append(Join(tuple(sources), name))
         return self
 
     def _reads(self, name: str, reads: Iterable[str]) -> tuple[str, ...]:
@@ -186,15 +191,6 @@ class StateGraph:
             return function
 
         return taken
-
-    def _add_after(self, name: str, sources: list[str]) -> None:
-        if not sources:
-            sources = [START]
-        if len(sources) == 1:
-            self._plain_edges.add((sources[0], name))
-            self._edges.append(Edge(sources[0], name))
-        else:
-            self._joins.append(Join(tuple(dict.fromkeys(sources)), name))
 
     def add_edge(
         self,

@@ -243,19 +243,15 @@ def _reachability(graph: Graph) -> Iterator[str]:
         for name in graph.nodes:
             if name not in graph.exits and graph.is_sink(name) and not graph.nodes[name].goto:
                 yield f"no outgoing edges from node: {name}; add one, or make it an exit point"
-    ending = _walk(END, _reversed(after))
-    stuck = [name for name in graph.nodes if name in reached and name not in ending]
-    if stuck and not all(graph.is_sink(name) for name in stuck):
-        listed = ", ".join(map(repr, stuck))
-        yield f"cycle without exit: no path leads from {listed} to END; add an edge out of the cycle"
-
-
-def _reversed(after: dict[str, set[str]]) -> dict[str, set[str]]:
     before: dict[str, set[str]] = {}
     for name, targets in after.items():
         for target in targets:
             before.setdefault(target, set()).add(name)
-    return before
+    ending = _walk(END, before)
+    stuck = [name for name in graph.nodes if name in reached and name not in ending]
+    if stuck and not all(graph.is_sink(name) for name in stuck):
+        listed = ", ".join(map(repr, stuck))
+        yield f"cycle without exit: no path leads from {listed} to END; add an edge out of the cycle"
 
 
 def _walk(start: str, after: dict[str, set[str]]) -> set[str]:

@@ -140,10 +140,8 @@ class Committer:
                 return
             try:
                 started(threading.Thread(target=_Errand(self), name="holdfast-commit"))
-            except (
-                RuntimeError,
-                MemoryError,
-            ) as error:  # There can be no more threads: better late than never.
+            except (RuntimeError, MemoryError) as error:
+                # There can be no more threads: better late than never.
                 warn_of_blocking(error)
                 self._lead(None)
         except BaseException as error:
@@ -215,9 +213,8 @@ class _Errand:
         self._committer, self._jobs = committer, committer.waiting()
 
     def __call__(self) -> None:
-        with suppress(
-            BaseException
-        ):  # Those who wait get the error, here or at the latest when this errand is gone.
+        # Those who wait get the error, here or at the latest when this errand is gone.
+        with suppress(BaseException):
             self._committer._lead(None)
             self._jobs = []
 

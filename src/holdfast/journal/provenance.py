@@ -7,7 +7,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from holdfast import clock
@@ -47,19 +47,16 @@ class Provenance:
         if not info.origin:
             return None
         try:
-            fields: dict[str, Any] = json.loads(info.origin)
-            confirmation = fields.pop("confirmation", None)
-            return cls(**fields, confirmation=Confirmation(*confirmation) if confirmation else None)
+            known: dict[str, Any] = json.loads(info.origin)
+            confirmation = known.pop("confirmation", None)
+            return cls(**known, confirmation=Confirmation(*confirmation) if confirmation else None)
         except (ValueError, TypeError, AttributeError):
             return cls(_UNKNOWN, 0.0)
 
     def text(self) -> str:
         """Return the provenance as the facts of a run hold it."""
-        names = ("source", "at", "signed_by", "messages", "confirmation", "is_begun")
-        fields = {name: getattr(self, name) for name in names}
-        return json.dumps(
-            {name: value for name, value in fields.items() if value or name in ("source", "at")}
-        )
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({name: value for name, value in known.items() if value or name in ("source", "at")})
 
     def allows(self, digest: str) -> bool:
         """Return whether a run with this digest was confirmed."""

@@ -11,7 +11,7 @@ import io
 import reprlib
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,30 +156,22 @@ class Encoding:
         elif part.depth >= MAX_DEPTH:
             raise CodecError(f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
         elif cls is list:
-            self.plain_list(part)
-        elif cls is dict and self.plain_keys(value):
-            self.plain_dict(part)
+            if not self.scalars.issuperset(map(type, value)):
+                part.holder[part.key] = items = list(value)
+                self.await_items(part, items, 0)
+        elif cls is dict and TEXT.issuperset(map(type, value)) and self.are_plain(value):
+            if not self.scalars.issuperset(map(type, value.values())):
+                part.holder[part.key] = copy = dict(value)
+                for key, item in copy.items():
+                    if type(item) not in self.scalars:
+                        self.waiting.append(Part(copy, key, item, part.depth + 1, part))
         else:
             self.marked(part, cls)
         if part.depth % CUT == CUT - 1 or cls in SETS:
             self.unordered.append(part)
 
-    def plain_keys(self, value: dict[Any, Any]) -> bool:
-        if not TEXT.issuperset(map(type, value)):
-            return False
-        return str in self.scalars or all(map(_is_text, value))
-
-    def plain_list(self, part: Part) -> None:
-        if not self.scalars.issuperset(map(type, part.value)):
-            part.holder[part.key] = copy = list(part.value)
-            self.await_items(part, copy, 0)
-
-    def plain_dict(self, part: Part) -> None:
-        if not self.scalars.issuperset(map(type, part.value.values())):
-            part.holder[part.key] = copy = dict(part.value)
-            for key, item in copy.items():
-                if type(item) not in self.scalars:
-                    self.waiting.append(Part(copy, key, item, part.depth + 1, part))
+    def are_plain(self, keys: Iterable[str]) -> bool:
+        return str in self.scalars or all(map(_is_text, keys))
 
     def await_items(self, part: Part, items: list[Any], start: int) -> None:
         for index in range(start, len(items)):
@@ -275,11 +267,9 @@ def _path(part: Part) -> str:
 
 
 def _is_fields(part: Part | None) -> bool:
-    return part is not None and part.parent is not None and _holds_fields(part)
-
-
-def _holds_fields(part: Part) -> bool:
-    return type(part.holder) is list and part.key == 2 and part.holder[0] is WRITTEN[USER]
+    if part is None or part.parent is None or type(part.holder) is not list:
+        return False
+    return part.key == 2 and part.holder[0] is WRITTEN[USER]
 
 
 def _segment(part: Part, parent: Part) -> str:

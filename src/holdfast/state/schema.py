@@ -120,7 +120,7 @@ def reducer_problem(reducer: object) -> str | None:
     except TypeError:
         return f"{getattr(reducer, '__name__', reducer)!r} does not take two arguments (old, new)"
     except ValueError:
-        return None
+        pass  # Its signature is not known.
     return None
 
 
@@ -338,19 +338,15 @@ class Schema:
         return result
 
 
-def _is_weighty(value: Any) -> bool:
-    if isinstance(value, (ReadOnlyList, ReadOnlyDict, ReadOnlySet)):
-        return True
-    return isinstance(value, (str, bytes)) and len(value) >= 64
-
-
 def _set_op(codec: Codec, key: str, slot: Slot | None, value: Any, certain: Certain) -> Op | None:
     """Return the cheapest change that makes `value` of what is there: none, an append, or a set."""
     if slot is None:
         return make_op(codec, "set", key, value)
     old = slot.get() if slot._op is not None else slot._value
     if certain.keys is not None and key not in certain.keys:
-        if certain.passed_on and old is value and _is_weighty(value):
+        is_long = isinstance(value, (str, bytes)) and len(value) >= 64
+        is_weighty = is_long or isinstance(value, (ReadOnlyList, ReadOnlyDict, ReadOnlySet))
+        if certain.passed_on and old is value and is_weighty:
             return None
         return make_op(codec, "set", key, value)
     kind = type(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.errors import StoreError
@@ -115,3 +116,25 @@ def folder_of(folder: Path, namespace: str) -> Path:
 def _on_disk(namespace: str) -> str:
     """Return a name that differs from all others also where file names have no case."""
     return re.sub("[A-Z]", lambda found: f"%{ord(found[0]):02x}", namespace)
+
+
+# The folders that stores are kept in.
+
+
+def sync_folder(folder: Path) -> None:
+    """Return once the folder's names survive a power loss."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folders(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder and those above it that are missing, so that their names survive a power loss."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    for place in reversed(missing):
+        place.mkdir(mode=mode if place == folder else 0o777, exist_ok=True)
+        # A process that may make a folder there need not be allowed to read it.
+        with suppress(PermissionError):
+            sync_folder(place.parent)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StoreError
+from holdfast.stores.namespaces import sync_folder
 
 Result = TypeVar("Result")
 
@@ -26,26 +27,6 @@ def sync(fd: int) -> None:
         os.fdatasync(fd)
     else:
         os.fsync(fd)
-
-
-def sync_folder(folder: Path) -> None:
-    """Return once the folder's names survive a power loss."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_folders(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it that are missing, so that their names survive a power loss."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    for place in reversed(missing):
-        place.mkdir(mode=mode if place == folder else 0o777, exist_ok=True)
-        with suppress(
-            PermissionError
-        ):  # A process that may make a folder there need not be allowed to read it.
-            sync_folder(place.parent)
 
 
 def write_at(fd: int, data: bytes, position: int) -> None:

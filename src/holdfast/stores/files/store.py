@@ -42,7 +42,7 @@ from holdfast.stores.base import (
     select,
 )
 from holdfast.stores.files import frames
-from holdfast.stores.files.disk import explained, make_folders, reading, sync_folder, with_files, write_whole
+from holdfast.stores.files.disk import explained, reading, with_files, write_whole
 from holdfast.stores.files.run_folder import (
     Access,
     RunFolder,
@@ -55,7 +55,7 @@ from holdfast.stores.files.run_folder import (
     open_folder,
     remove_folder,
 )
-from holdfast.stores.namespaces import check_namespace, folder_of, own_url
+from holdfast.stores.namespaces import check_namespace, folder_of, make_folders, own_url, sync_folder
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:

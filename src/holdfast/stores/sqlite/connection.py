@@ -19,7 +19,7 @@ import apsw
 
 from holdfast.errors import CorruptJournal, StoreError
 from holdfast.stores.base import SCHEMA_VERSION, other_version
-from holdfast.stores.files.disk import make_folders
+from holdfast.stores.namespaces import make_folders
 
 if os.name == "posix":
     import fcntl
