@@ -122,7 +122,6 @@ def problem_of(error: BaseException) -> str:
 class GraphInvalid(HoldfastError):
     """A graph cannot be compiled; `problems` lists every reason at once."""
 
-    code = "graph_invalid"
     exit_code = INVALID
 
     def __init__(self, graph: str, problems: Sequence[str]) -> None:
@@ -134,27 +133,22 @@ class GraphInvalid(HoldfastError):
 class StateInvalid(HoldfastError):
     """A state, an input or an update does not fit the schema, or was changed in place."""
 
-    code = "state_invalid"
     exit_code = INVALID
 
 
 class CodecError(HoldfastError):
     """A value cannot be stored, or stored bytes cannot be turned back into a value."""
 
-    code = "codec_error"
-
 
 class StoreError(HoldfastError):
     """A store cannot be opened, read or written."""
 
-    code = "store_error"
     exit_code = CONFIGURATION
 
 
 class CorruptJournal(StoreError):
     """Stored bytes are not what was written; `run` and `seq` say where."""
 
-    code = "corrupt_journal"
     exit_code = FAILED
     remedies = (Remedy("check"),)
     run: str | None = None
@@ -164,20 +158,16 @@ class CorruptJournal(StoreError):
 class CapsuleInvalid(HoldfastError):
     """A file is not a capsule, not what was written, not signed as demanded, or more than is read from strangers."""
 
-    code = "capsule_invalid"
     exit_code = INVALID
 
 
 class CapsuleLocked(CapsuleInvalid):
     """A capsule is encrypted, and the passphrase that opens it was not given."""
 
-    code = "capsule_locked"
-
 
 class ForeignRun(HoldfastError):
     """A run came from outside, and nobody confirmed what it would run with; `disclosure` is that, as text."""
 
-    code = "foreign_run"
     exit_code = INVALID
     run: str = ""
     digest: str = ""
@@ -187,19 +177,14 @@ class ForeignRun(HoldfastError):
 class ResourceExhausted(HoldfastError):
     """The system gives this process no more threads, descriptors or memory; what is stored can be resumed."""
 
-    code = "resource_exhausted"
-
 
 class RunConflict(HoldfastError):
     """Another process advanced, or executes, the same run; this execution stopped before its next step."""
-
-    code = "run_conflict"
 
 
 class RunExists(HoldfastError):
     """A run id was given to a new run although a run of that id is stored."""
 
-    code = "run_exists"
     exit_code = INVALID
     run_id: str = ""
 
@@ -207,68 +192,56 @@ class RunExists(HoldfastError):
 class RunNotFound(HoldfastError):
     """No run of that id, name or path is stored."""
 
-    code = "run_not_found"
     exit_code = INVALID
 
 
 class CheckpointNotFound(HoldfastError):
     """No checkpoint of that id is stored."""
 
-    code = "checkpoint_not_found"
     exit_code = INVALID
 
 
 class RunFinished(HoldfastError):
     """The run has completed: there is nothing to resume or to answer."""
 
-    code = "run_finished"
     exit_code = INVALID
 
 
 class NotPaused(HoldfastError):
     """An answer was given to a run that is not waiting for one."""
 
-    code = "not_paused"
     exit_code = INVALID
 
 
 class AnswerRejected(HoldfastError):
     """An answer does not fit its pause: wrong name, wrong shape, or too late."""
 
-    code = "answer_rejected"
     exit_code = INVALID
 
 
 class CommandRefused(HoldfastError):
     """What was asked of a run cannot be done; the message says why, and so does the run's journal."""
 
-    code = "command_refused"
     exit_code = INVALID
 
 
 class AnswerTimeout(HoldfastError):
     """Nobody answered a question in time; raised in the node that asked it. A resume asks it again."""
 
-    code = "answer_timeout"
-
 
 class GraphChanged(HoldfastError):
     """The graph differs from the one the run started with in a way that stops the resume."""
 
-    code = "graph_changed"
     exit_code = INVALID
 
 
 class MigrationFailed(GraphChanged):
     """The state of a run cannot be brought to the version that the graph has; the run is as it was."""
 
-    code = "migration_failed"
-
 
 class PlanOutdated(HoldfastError):
     """A resume would no longer do what was planned; `moved` says, in words, what is different now."""
 
-    code = "plan_outdated"
     exit_code = INVALID
 
     def __init__(self, run: str, moved: Sequence[str]) -> None:
@@ -280,34 +253,28 @@ class PlanOutdated(HoldfastError):
 class CannotRerun(HoldfastError):
     """What should run again cannot: it is not known, or the run cannot be taken back that far."""
 
-    code = "cannot_rerun"
     exit_code = INVALID
 
 
 class CannotReuse(HoldfastError):
     """A new run cannot take over what another has finished."""
 
-    code = "cannot_reuse"
     exit_code = INVALID
 
 
 class StepTimeout(HoldfastError):
     """A step ran longer than its node's timeout."""
 
-    code = "step_timeout"
-
 
 class ExecutorLost(HoldfastError):
     """What was running a step for us is gone: a worker process, a Dask worker or its scheduler. Worth another try."""
 
-    code = "executor_lost"
     transient = True
 
 
 class ExecutionError(HoldfastError):
     """A run failed. The run is stored and can be resumed; `remedies` say how."""
 
-    code = "execution_error"
     node: str | None = None
     state: Mapping[str, Any] | None = None
     path: tuple[str, ...] = ()
@@ -317,8 +284,6 @@ class ExecutionError(HoldfastError):
 
 class MaxIterationsExceeded(ExecutionError):
     """A run used up its iteration budget, which survives resumes."""
-
-    code = "max_iterations_exceeded"
 
 
 # Corrections of misspelt names, found at a bounded cost however many names there are.

@@ -51,31 +51,24 @@ class Claims(Protocol):
 
         `active` are the runs that this worker executes: one of its own that is not among them was dropped.
         """
-        ...
 
     def release(self, run: str, seconds: float = 0.0) -> None:
         """Let others claim a run, after `seconds`. Called for every claim once its execution is over."""
-        ...
 
     def strike(self, run: str, reason: str) -> None:
         """Count a run that could not be executed. After some strikes it is held until somebody requeues it."""
-        ...
 
     def avoid(self, workflow: str) -> None:
         """Leave the runs of a workflow to others from now on."""
-        ...
 
     def leave(self, run: str) -> None:
         """Leave a run that this worker cannot execute to others for a while, longer each time."""
-        ...
 
     def count_waiting(self, within: float) -> int:
         """Return how many runs are running, queued, or due within so many seconds."""
-        ...
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, when something may be claimable; return what ends that."""
-        ...
 
 
 FIRST = 60.0
