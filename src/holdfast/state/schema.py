@@ -22,7 +22,7 @@ from holdfast.state.ops import (
     growth,
     make_op,
 )
-from holdfast.state.types import Types, declared_types
+from holdfast.state.types import Types, declared_types, field_defaults
 
 # How an update of a key meets the value that is there: the built-in reducers.
 
@@ -213,7 +213,9 @@ class Schema:
         defaults: dict[str, Callable[[], Any]] = {}
         validators: dict[str, Callable[[Any], Any]] = {}
         if dataclasses.is_dataclass(source):
-            defaults = _dataclass_defaults(source)
+            defaults = {
+                key: default for key, default in field_defaults(source).items() if default is not None
+            }
         elif hasattr(source, "model_fields"):
             hints, defaults, validators = _pydantic_fields(source)
         elif not typing.is_typeddict(source):
@@ -419,20 +421,6 @@ def _bad_annotation(key: str, why: str, reducer: str) -> str:
         f"state key {key!r}: {why}; write {key}: Annotated[list, {called}], with "
         f"`from typing import Annotated` and `from holdfast import {reducer.partition('(')[0]}`"
     )
-
-
-def _dataclass_defaults(source: Any) -> dict[str, Callable[[], Any]]:
-    defaults: dict[str, Callable[[], Any]] = {}
-    for field in dataclasses.fields(source):
-        if field.default is not dataclasses.MISSING:
-            defaults[field.name] = partial(_same, field.default)
-        elif field.default_factory is not dataclasses.MISSING:
-            defaults[field.name] = field.default_factory
-    return defaults
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _pydantic_fields(

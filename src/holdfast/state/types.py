@@ -10,6 +10,7 @@ import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ForwardRef, TypeVar, overload
 
@@ -18,7 +19,8 @@ from holdfast.errors import CodecError
 # How a user's class becomes plain data and back: dataclasses, pydantic models, enums, named tuples.
 
 
-Missing = Callable[[str, dict[str, Any]], Any]
+Defaults = Mapping[str, Callable[[], Any] | None]
+"""What makes the default of each field; `None` for a field without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +72,34 @@ def handler_for(cls: type, name: str) -> Handler:
     )
 
 
-def _filled(name: str, data: Any, fields: tuple[str, ...], missing: Missing) -> dict[str, Any]:
+def _filled(name: str, data: Any, defaults: Defaults, values: dict[str, Any]) -> dict[str, Any]:
+    """Put the fields of stored data into `values`; those that it lacks get their defaults."""
     if not isinstance(data, dict):
         raise CodecError(f"the stored {name!r} is no mapping of fields")
-    values: dict[str, Any] = {}
-    for field in fields:
-        values[field] = data[field] if field in data else missing(field, values)
+    for field, default in defaults.items():
+        if field not in data and default is None:
+            raise CodecError(
+                f"the stored {name!r} has no field {field!r}, and the class gives no default for it; "
+                "add a default to the field"
+            )
+        values[field] = data[field] if field in data or default is None else default()
     return values
 
 
-def _absent(name: str, field: str) -> CodecError:
-    return CodecError(
-        f"the stored {name!r} has no field {field!r}, and the class gives no default for it; "
-        "add a default to the field"
-    )
+def field_defaults(cls: Any) -> dict[str, Callable[[], Any] | None]:
+    """Return what makes the default of each field of a dataclass; `None` for a field without one."""
+    found: dict[str, Callable[[], Any] | None] = {}
+    for field in dataclasses.fields(cls):
+        found[field.name] = None
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = partial(_same, field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _dataclass(cls: Any, name: str) -> Handler:
@@ -95,23 +111,14 @@ def _dataclass(cls: Any, name: str) -> Handler:
                 f"cannot store dataclass {cls.__qualname__!r}: it extends a built-in type; "
                 f"call holdfast.register_type({cls.__name__}, encode=..., decode=...)"
             ) from None
-    declared = {field.name: field for field in dataclasses.fields(cls)}
-    fields = tuple(declared)
-
-    def missing(field: str, _: dict[str, Any]) -> Any:
-        known = declared[field]
-        if known.default is not dataclasses.MISSING:
-            return known.default
-        if known.default_factory is not dataclasses.MISSING:
-            return known.default_factory()
-        raise _absent(name, field)
+    fields = field_defaults(cls)
 
     def encode(value: Any) -> dict[str, Any]:
         return {field: getattr(value, field) for field in fields}
 
     def decode(data: Any) -> Any:
         made = object.__new__(cls)
-        for field, value in _filled(name, data, fields, missing).items():
+        for field, value in _filled(name, data, fields, {}).items():
             object.__setattr__(made, field, value)
         return made
 
@@ -119,19 +126,14 @@ def _dataclass(cls: Any, name: str) -> Handler:
 
 
 def _named_tuple(cls: Any, name: str) -> Handler:
-    fields: tuple[str, ...] = cls._fields
-    defaults: Mapping[str, Any] = getattr(cls, "_field_defaults", {})
-
-    def missing(field: str, _: dict[str, Any]) -> Any:
-        if field in defaults:
-            return defaults[field]
-        raise _absent(name, field)
+    known: Mapping[str, Any] = getattr(cls, "_field_defaults", {})
+    fields = {field: partial(_same, known[field]) if field in known else None for field in cls._fields}
 
     def encode(value: Any) -> dict[str, Any]:
         return dict(zip(fields, tuple(value), strict=True))
 
     def decode(data: Any) -> Any:
-        return tuple.__new__(cls, _filled(name, data, fields, missing).values())
+        return tuple.__new__(cls, _filled(name, data, fields, {}).values())
 
     return Handler(name, cls, encode, decode)
 
@@ -152,12 +154,6 @@ def _enum(cls: Any, name: str) -> Handler:
 def _model(cls: Any, name: str) -> Handler:
     """Return a model whose fields are all set and that holds nothing else is a dict, any other a list of four."""
 
-    def missing(field: str, values: dict[str, Any]) -> Any:
-        known = cls.__pydantic_fields__[field]
-        if known.is_required():
-            raise _absent(name, field)
-        return known.get_default(call_default_factory=True, validated_data=values)
-
     def encode(value: Any) -> Any:
         fields = {field: getattr(value, field) for field in cls.__pydantic_fields__}
         were_set, extra, private = (
@@ -174,7 +170,14 @@ def _model(cls: Any, name: str) -> Handler:
         simple = isinstance(data, dict)
         stored, were_set, extra, private = (data, data, bare_extra, None) if simple else data
         made = object.__new__(cls)
-        fields = _filled(name, stored, tuple(cls.__pydantic_fields__), missing)
+        fields: dict[str, Any] = {}
+        defaults = {
+            field: None
+            if known.is_required()
+            else partial(known.get_default, call_default_factory=True, validated_data=fields)
+            for field, known in cls.__pydantic_fields__.items()
+        }
+        _filled(name, stored, defaults, fields)
         object.__setattr__(made, "__dict__", fields)
         object.__setattr__(made, "__pydantic_fields_set__", {field for field in were_set if field in fields})
         object.__setattr__(made, "__pydantic_extra__", bare_extra if extra is None else extra)
