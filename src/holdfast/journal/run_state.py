@@ -11,16 +11,8 @@ from holdfast.journal.records import Fault, FramePath, Item, Keyed, Reusing, Tar
 from holdfast.state.ops import Cells, Op
 from holdfast.values import RunStatus
 
-READY, RUNNING, IN_DOUBT, RETRYING, WAITING, GATED, FAILED, DONE = (
-    "ready",
-    "running",
-    "in_doubt",
-    "retrying",
-    "waiting",
-    "gated",
-    "failed",
-    "done",
-)
+READY, RUNNING, IN_DOUBT, RETRYING = "ready", "running", "in_doubt", "retrying"
+WAITING, GATED, FAILED, DONE = "waiting", "gated", "failed", "done"
 INTERRUPTED = "if_interrupted"
 """The name under which people answer what to do with an interrupted step."""
 
