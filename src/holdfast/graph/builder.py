@@ -146,13 +146,17 @@ class StateGraph:
             self._nodes[name] = Node(name, _nothing, **options)
         if after is not None:
             self._is_dag = True
-            sources = [after] if isinstance(after, str) else list(dict.fromkeys(after)) or [START]
-            if len(sources) == 1:
-                self._plain_edges.add((sources[0], name))
-                self._edges.append(Edge(sources[0], name))
-            else:
-                self._joins.append(Join(tuple(sources), name))
+            self._add_after(
+                name, [after] if isinstance(after, str) else list(dict.fromkeys(after)) or [START]
+            )
         return self
+
+    def _add_after(self, name: str, sources: list[str]) -> None:
+        if len(sources) == 1:
+            self._plain_edges.add((sources[0], name))
+            self._edges.append(Edge(sources[0], name))
+        else:
+            self._joins.append(Join(tuple(sources), name))
 
     def _reads(self, name: str, reads: Iterable[str]) -> tuple[str, ...]:
         is_one = isinstance(reads, str) or not isinstance(reads, Iterable)
