@@ -27,7 +27,6 @@ from holdfast.journal.records import (
     STEP,
     TEXT,
     Forked,
-    Item,
     Keyed,
     Record,
     Reset,
@@ -120,12 +119,6 @@ class Track:
         if size != known:
             self.live += size - known
             self._items[self.frame] = size
-
-    def add_items(self, frame: str, items: Sequence[Item]) -> None:
-        """Count further items of a wave."""
-        size = sum(_ITEM_BYTES + sum([len(op.raw) for op in item]) for item in items)
-        self.live += size
-        self._items[frame] = self._items.get(frame, 0) + size
 
     def close_frame(self, frame: str) -> None:
         """Forget a frame that has ended."""
@@ -540,7 +533,10 @@ def _advance_step(record: StepAdvanced, track: Track) -> StepAdvanced:
 
 
 def _steer(record: Steered, track: Track) -> Steered:
-    track.add_items(record.frame, [*(item for _, item in record.items), *(each.item for each in record.add)])
+    items = [*(item for _, item in record.items), *(each.item for each in record.add)]
+    size = sum(_ITEM_BYTES + sum([len(op.raw) for op in item]) for item in items)
+    track.live += size
+    track._items[record.frame] = track._items.get(record.frame, 0) + size
     return record
 
 
