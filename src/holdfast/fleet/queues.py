@@ -287,10 +287,10 @@ def queue_lines(store: Store) -> list[QueueLine]:
         return sorted(_counted(store), key=lambda line: line.queue)
     with store.transaction() as connection:
         rows = connection.execute(_COUNT.encode(), (store.namespace,)).fetchall()
-    found = {
-        queue: QueueLine(queue, *counts, None if oldest is None else max(0.0, float(oldest)))
-        for queue, *counts, oldest in rows
-    }
+    found = {}
+    for queue, queued, due, running, paused, held, oldest in rows:
+        age = None if oldest is None else max(0.0, float(oldest))
+        found[queue] = QueueLine(queue, queued, due, running, paused, held, age)
     for limit in Limits(store).lines():
         found[limit.queue] = replace(found.get(limit.queue, QueueLine(limit.queue)), limit=limit)
     return [found[name] for name in sorted(found)]

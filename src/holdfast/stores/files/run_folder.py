@@ -27,12 +27,12 @@ from holdfast.stores.files.disk import (
     reading,
     replacing,
     sync,
-    sync_folder,
     with_files,
     write_at,
     write_whole,
 )
 from holdfast.stores.files.frames import Frame
+from holdfast.stores.namespaces import sync_folder
 
 INDEX = "index"
 """The file with what was last seen of a long journal, so that a reopened store need not read it all."""
