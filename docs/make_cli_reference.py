@@ -30,7 +30,7 @@ from holdfast.journal.run_state import Spending
 from holdfast.values import RunStatus
 from holdfast.views.charges import Portion
 from holdfast.views.charges import Row as Amounts
-from holdfast.views.comparison import ComparedRun, Comparison, StepDifference
+from holdfast.views.comparison import ComparedRun, Comparison, Side, StateDifference, StepDifference
 from holdfast.views.diff.changes import (
     ItemChanged,
     ItemsRemoved,
@@ -42,7 +42,6 @@ from holdfast.views.diff.changes import (
     SpanReplaced,
     TextEdited,
 )
-from holdfast.views.diff.states import Side, StateDifference
 from holdfast.views.family import Branch, Family, Member
 from holdfast.views.history import History, KeyChange, Point
 from holdfast.views.plain import View

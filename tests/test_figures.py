@@ -14,7 +14,7 @@ FOUND = modules()
 def test_few_short_modules_have_a_single_importer() -> None:
     alone = short_with_one_importer(FOUND)
 
-    assert len(alone) <= 25, f"merge these into their only importer: {alone}"
+    assert len(alone) <= 5, f"merge these into their only importer: {alone}"
 
 
 def test_no_module_is_longer_than_a_reader_can_hold() -> None:

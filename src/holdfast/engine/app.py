@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from holdfast.engine.time_travel.rerun import Rerun
     from holdfast.journal import copying
     from holdfast.views import usage
-    from holdfast.views.comparison import Comparison
-    from holdfast.views.diff.states import StateDifference
+    from holdfast.views.comparison import Comparison, StateDifference
     from holdfast.views.family import Family
     from holdfast.views.history import History
     from holdfast.views.usage import RunLedger

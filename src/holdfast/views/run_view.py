@@ -109,7 +109,7 @@ class StepView(View):
     """
 
     JSON: ClassVar[str] = (
-        "name status visits attempts seconds started_at ended_at retry_at items error=fault note preview=short"
+        "name status visits attempts seconds started_at ended_at retry_at items error=fault note preview"
     )
 
     name: str
@@ -165,11 +165,6 @@ class StepView(View):
             if op.key == self.name and op.kind == "set":
                 return read(op)
         return {op.key: read(op) for op in self._ops if op.kind != "drop"} or None
-
-    @property
-    def short(self) -> str:
-        """Its output on one line."""
-        return self.preview()
 
     def preview(self, width: int = 80) -> str:
         """Its output on one line; of a very large one only its size, of many items only their number."""

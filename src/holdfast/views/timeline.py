@@ -164,7 +164,8 @@ class Timeline:
 
     def __init__(self, journal: Journal, run_id: str, after_seq: int = 0) -> None:
         self._journal, self._info = journal, journal.info(run_id)
-        self._seq, self._chain, self._sealed = 0, genesis(run_id, self._info.key), False
+        self.seq, self._chain, self._sealed = 0, genesis(run_id, self._info.key), False
+        """`seq` is the entry that was read last."""
         self._run, self._track = RunState(), Track()
         first = next(iter(journal.store.read(run_id)), None)
         start = max(after_seq, first.seq if first is not None and first.seq > 1 else 0)
@@ -173,13 +174,8 @@ class Timeline:
 
     def _jump(self, seq: int) -> None:
         loaded = self._journal.load(self._info, CODEC, seq)
-        self._seq, self._chain, self._run, self._track = loaded.seq, loaded.chain, loaded.run, loaded.track
+        self.seq, self._chain, self._run, self._track = loaded.seq, loaded.chain, loaded.run, loaded.track
         self._sealed = loaded.sealed
-
-    @property
-    def seq(self) -> int:
-        """The entry that was read last."""
-        return self._seq
 
     @property
     def status(self) -> RunStatus:
@@ -188,8 +184,8 @@ class Timeline:
 
     def read(self) -> Iterator[TimelineEvent]:
         """Yield the events since the last read."""
-        for entry in self._journal.store.read(self._info.run, self._seq):
-            if entry.seq != self._seq + 1:
+        for entry in self._journal.store.read(self._info.run, self.seq):
+            if entry.seq != self.seq + 1:
                 self._jump(entry.seq)
                 continue
             yield from self._taken(entry)
@@ -206,16 +202,12 @@ class Timeline:
                 events += [TimelineEvent(entry.seq, when(entry.at), *found)] if found is not None else []
             apply(self._run, record, entry.at)
         if entry.mark is not None:
-            events.append(self._checkpoint(entry))
-        self._seq, self._chain, self._sealed = entry.seq, entry.chain, is_sealed(entry.body)
+            saved = decode_checkpoint(self._info.key, StoredCheckpoint.of(entry), run)
+            text = f"checkpoint {saved.id}, next: {', '.join(saved.next) or 'nothing'}"
+            data = {"checkpoint_id": saved.id, **_fields(saved, "wave", "nodes", "next", "size")}
+            events.append(TimelineEvent(entry.seq, saved.created_at, "checkpoint.save", "", text, data))
+        self.seq, self._chain, self._sealed = entry.seq, entry.chain, is_sealed(entry.body)
         return events
-
-    def _checkpoint(self, entry: Entry) -> TimelineEvent:
-        mark = StoredCheckpoint.of(entry)
-        found = decode_checkpoint(self._info.key, mark, self._info.run)
-        text = f"checkpoint {found.id}, next: {', '.join(found.next) or 'nothing'}"
-        data = {"checkpoint_id": found.id, **_fields(found, "wave", "nodes", "next", "size")}
-        return TimelineEvent(entry.seq, found.created_at, "checkpoint.save", "", text, data)
 
 
 Telling = tuple[str, str, str, dict[str, Any]]

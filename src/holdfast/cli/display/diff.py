@@ -29,7 +29,7 @@ from holdfast.views.diff.difference import NEARBY, common_start
 from holdfast.views.plain import preview, size_text
 
 if TYPE_CHECKING:
-    from holdfast.views.diff.states import Side, StateDifference
+    from holdfast.views.comparison import Side, StateDifference
 
 
 STYLES = {"+": "green", "-": "red", "~": "yellow", "@": "cyan"}

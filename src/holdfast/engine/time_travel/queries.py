@@ -11,8 +11,13 @@ from holdfast.errors import CheckpointNotFound, StateInvalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.stores.base import Store
-from holdfast.views.comparison import Comparison, comparison
-from holdfast.views.diff.states import StateDifference, load_plainly, state_difference
+from holdfast.views.comparison import (
+    Comparison,
+    StateDifference,
+    comparison,
+    load_plainly,
+    state_difference,
+)
 from holdfast.views.family import Family, family
 from holdfast.views.history import History, history
 from holdfast.views.plain import CODEC
