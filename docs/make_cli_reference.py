@@ -28,10 +28,7 @@ from holdfast.integrity.repair import Repair, StoreRepair
 from holdfast.integrity.report import Damage, RunReport, StoreReport
 from holdfast.journal.run_state import Spending
 from holdfast.values import RunStatus
-from holdfast.views.charges import Portion
-from holdfast.views.charges import Row as Amounts
-from holdfast.views.comparison import ComparedRun, Comparison, Side, StateDifference, StepDifference
-from holdfast.views.diff.changes import (
+from holdfast.views.changes import (
     ItemChanged,
     ItemsRemoved,
     ListEdited,
@@ -42,6 +39,9 @@ from holdfast.views.diff.changes import (
     SpanReplaced,
     TextEdited,
 )
+from holdfast.views.charges import Portion
+from holdfast.views.charges import Row as Amounts
+from holdfast.views.comparison import ComparedRun, Comparison, Side, StateDifference, StepDifference
 from holdfast.views.family import Branch, Family, Member
 from holdfast.views.history import History, KeyChange, Point
 from holdfast.views.plain import View

@@ -71,9 +71,9 @@ PUBLIC: dict[str, dict[str, str]] = {
     "holdfast.views": {
         "engine.time_travel.queries": "compare_runs diff_states run_forks run_history",
         "views.comparison": "Comparison StateDifference",
-        "views.diff.changes": "Difference",
-        "views.diff.difference": "apply_difference difference",
-        "views.diff.patch": "PatchError apply_patch json_patch",
+        "views.changes": "Difference",
+        "views.differences": "apply_difference difference",
+        "views.patch": "PatchError apply_patch json_patch",
         "views.family": "Family",
         "views.history": "History",
         "views.usage": "RunLedger",

@@ -17,7 +17,7 @@ from holdfast.state import codec
 from holdfast.state import standard_types as budget
 from holdfast.state.codec import Codec, TolerantCodec, Unknown
 from holdfast.state.types import Types
-from holdfast.views.diff.patch import PatchError, json_patch
+from holdfast.views.patch import PatchError, json_patch
 from holdfast.views.plain import MOST_PARTS, plain
 
 CODEC = Codec()

@@ -4,16 +4,16 @@ from holdfast.engine.time_travel.queries import compare_runs as compare_runs
 from holdfast.engine.time_travel.queries import diff_states as diff_states
 from holdfast.engine.time_travel.queries import run_forks as run_forks
 from holdfast.engine.time_travel.queries import run_history as run_history
+from holdfast.views.changes import Difference as Difference
 from holdfast.views.comparison import Comparison as Comparison
 from holdfast.views.comparison import StateDifference as StateDifference
-from holdfast.views.diff.changes import Difference as Difference
-from holdfast.views.diff.difference import apply_difference as apply_difference
-from holdfast.views.diff.difference import difference as difference
-from holdfast.views.diff.patch import PatchError as PatchError
-from holdfast.views.diff.patch import apply_patch as apply_patch
-from holdfast.views.diff.patch import json_patch as json_patch
+from holdfast.views.differences import apply_difference as apply_difference
+from holdfast.views.differences import difference as difference
 from holdfast.views.family import Family as Family
 from holdfast.views.history import History as History
+from holdfast.views.patch import PatchError as PatchError
+from holdfast.views.patch import apply_patch as apply_patch
+from holdfast.views.patch import json_patch as json_patch
 from holdfast.views.usage import RunLedger as RunLedger
 
 __all__: list[str]

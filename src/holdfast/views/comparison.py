@@ -18,12 +18,12 @@ from holdfast.state.ops import Op, Slot
 from holdfast.state.standard_types import Allowance
 from holdfast.state.types import Handler, Types
 from holdfast.stores.base import RunInfo
+from holdfast.views.changes import Change, Difference, MapEdited
 from holdfast.views.charges import spending_of, total
-from holdfast.views.diff.changes import Change, Difference, MapEdited
-from holdfast.views.diff.difference import difference
-from holdfast.views.diff.patch import Operation, json_patch
+from holdfast.views.differences import difference
 from holdfast.views.family import Branch
 from holdfast.views.history import texts_of
+from holdfast.views.patch import Operation, json_patch
 from holdfast.views.plain import LenientCodec, View, size_text, when
 from holdfast.views.projection import GIVEN, FinishedStep, Projection, project
 

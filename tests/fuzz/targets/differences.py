@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from holdfast.state.codec import Unknown
-from holdfast.views.diff.difference import apply_difference, difference
-from holdfast.views.diff.patch import PatchError, apply_patch, json_patch
+from holdfast.views.differences import apply_difference, difference
+from holdfast.views.patch import PatchError, apply_patch, json_patch
 from holdfast.views.plain import plain, preview
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.making import exact, value

@@ -13,7 +13,7 @@ from holdfast.cli.display.diff import escaped, lines_of, value_text
 from holdfast.state import Unknown
 from holdfast.state import standard_types as budget
 from holdfast.views import apply_patch
-from holdfast.views.diff.difference import difference
+from holdfast.views.differences import difference
 from tests.cli.in_process import Call, caller, three_runs
 from tests.cli.processes import CHAIN, Session, write
 from tests.cli.processes import call as call_program

@@ -14,7 +14,7 @@ from holdfast import StateInvalid
 from holdfast.state import Unknown
 from holdfast.state.ops import freeze
 from holdfast.views import apply_difference, difference
-from holdfast.views.diff.changes import (
+from holdfast.views.changes import (
     Change,
     ItemChanged,
     ItemsInserted,
@@ -27,7 +27,7 @@ from holdfast.views.diff.changes import (
     SpanReplaced,
     TextEdited,
 )
-from holdfast.views.diff.difference import gaps
+from holdfast.views.differences import gaps
 from tests.views.diff.values import same
 
 

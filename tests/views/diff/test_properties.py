@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from holdfast.views.diff.difference import apply_difference, difference
-from holdfast.views.diff.patch import apply_patch, json_patch
+from holdfast.views.differences import apply_difference, difference
+from holdfast.views.patch import apply_patch, json_patch
 from holdfast.views.plain import plain
 from tests.views.diff.values import PAIRS, VALUES, same, size
 

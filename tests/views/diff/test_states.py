@@ -24,8 +24,8 @@ from holdfast.state.ops import Op, Slot
 from holdfast.stores.base import Store
 from holdfast.values import END, START
 from holdfast.views import apply_difference, apply_patch, diff_states
+from holdfast.views.changes import ItemsInserted, ListEdited, MapEdited, ObjectEdited, Replaced
 from holdfast.views.comparison import load_plainly, state_difference
-from holdfast.views.diff.changes import ItemsInserted, ListEdited, MapEdited, ObjectEdited, Replaced
 from holdfast.views.plain import plain
 from tests.cli.in_process import three_runs
 from tests.graphs import chain

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast.state.codec import Unknown
-from holdfast.views.diff.difference import Numbering
+from holdfast.views.differences import Numbering
 
 SCALARS = st.one_of(
     st.none(),

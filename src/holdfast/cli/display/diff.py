@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 import click
 
 from holdfast.cli.render import count, local_time, print_facts, print_styled
-from holdfast.views.diff.changes import (
+from holdfast.views.changes import (
     Change,
     Hunk,
     ItemChanged,
@@ -25,7 +25,7 @@ from holdfast.views.diff.changes import (
     SpanReplaced,
     TextEdited,
 )
-from holdfast.views.diff.difference import NEARBY, common_start
+from holdfast.views.differences import NEARBY, common_start
 from holdfast.views.plain import preview, size_text
 
 if TYPE_CHECKING:

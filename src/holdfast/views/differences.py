@@ -18,7 +18,7 @@ import ormsgpack
 
 from holdfast.errors import CodecError, StateInvalid
 from holdfast.state.codec import Codec, Unknown, stored_class
-from holdfast.views.diff.changes import (
+from holdfast.views.changes import (
     Change,
     Difference,
     Hunk,

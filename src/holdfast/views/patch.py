@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import StateInvalid
-from holdfast.views.diff.changes import Change, ItemChanged, ItemsRemoved, ListEdited, MapEdited
-from holdfast.views.diff.difference import difference
+from holdfast.views.changes import Change, ItemChanged, ItemsRemoved, ListEdited, MapEdited
+from holdfast.views.differences import difference
 from holdfast.views.plain import MOST_PARTS, Room, plain
 
 Operation = dict[str, Any]

@@ -1,1 +1,0 @@
-"""What differs between two values, two states, two checkpoints of runs."""
