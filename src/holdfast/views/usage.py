@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Spending
-from holdfast.stores.base import RunInfo
 from holdfast.stores.inspection import repaired_as
 from holdfast.values import RunStatus
 from holdfast.views.charges import Charge, Portion, Row, row_of, rows, total
@@ -71,7 +70,7 @@ class RunLedger(View):
 def ledger(journal: Journal, run_id: str, *, upto: int | None = None) -> RunLedger:
     """Return what a run has used up, by its whole journal, or up to and with entry `upto`."""
     info = journal.info(run_id)
-    known = _projection(journal, info, upto)
+    known = project(journal, ViewCodec(), info, upto, values=False, parents=False)
     return RunLedger(
         run_id=info.run,
         workflow=info.workflow,
@@ -87,10 +86,6 @@ def ledger(journal: Journal, run_id: str, *, upto: int | None = None) -> RunLedg
     )
 
 
-def _projection(journal: Journal, info: RunInfo, upto: int | None = None) -> Projection:
-    return project(journal, ViewCodec(), info, upto, values=False, parents=False)
-
-
 def _reused(journal: Journal, known: Projection) -> Portion:
     """Return what other runs paid for the steps that were not run; of runs that are gone nothing is known."""
     by_origin: dict[str, list[str]] = {}
@@ -101,7 +96,7 @@ def _reused(journal: Journal, known: Projection) -> Portion:
     for origin, names in by_origin.items():
         for info in journal.store.runs(run=origin):
             try:
-                other = _projection(journal, info)
+                other = project(journal, ViewCodec(), info, values=False, parents=False)
             except CorruptJournal:
                 continue
             found = (other.finishes.get(name) for name in names)
@@ -127,7 +122,8 @@ def charges_of(
         if any(repaired_as(info) and store.runs(run=repaired_as(info)) for info in store.runs(run=run_id)):
             continue
         try:
-            charges = _projection(journal, journal.info(run_id)).charges
+            info = journal.info(run_id)
+            charges = project(journal, ViewCodec(), info, values=False, parents=False).charges
         except (CorruptJournal, CodecError) as error:
             if unreadable is None:
                 raise
