@@ -52,6 +52,10 @@ async def _call(app: Any, interrupt: Interrupt, run_id: str) -> BaseException | 
         return error
     finally:
         sys.settrace(None)
+        # An interrupt at the end of a `with` of that module leaves its lock taken, and no later thread could start.
+        lock: Any = threading._active_limbo_lock  # type: ignore[attr-defined]
+        while lock._is_owned():
+            lock.release()
     return None
 
 
