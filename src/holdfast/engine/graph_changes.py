@@ -15,7 +15,7 @@ from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at,
 from holdfast.journal import records
 from holdfast.journal.fold import apply
 from holdfast.journal.records import Migrated
-from holdfast.journal.run_state import DONE, Frame, RunState, copy_run, names_within, renamed_path
+from holdfast.journal.run_state import DONE, Frame, RunState, Step, copy_run, names_within, renamed_path
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, advance, freeze, make_op, thaw
 from holdfast.state.schema import as_mapping
@@ -357,7 +357,7 @@ def reconcile(settings: Settings, run: RunState, name: str, options: ResumeOptio
         settings = dataclasses.replace(settings, graph=graph, outline=outline)
         changes = []
     else:
-        check_nodes(name, run, settings.graph, remap)
+        check_nodes(name, run, settings.outline, remap)
     return Reconciled(settings, tuple(changes), tuple(_preparations(settings, run, name, options)))
 
 
@@ -403,28 +403,46 @@ _MOST_NAMES = 20
 _PUT_BACK = Remedy(text="put it back")
 
 
-def check_nodes(run_id: str, run: RunState, graph: Graph, remap: Mapping[str, str]) -> None:
+def check_nodes(run_id: str, run: RunState, outline: Outline, remap: Mapping[str, str]) -> None:
     """Refuse a graph that lacks a node which the run is to run, or to follow the edges of, next."""
-    missing: dict[str, str] = {}
+    steps, joins = missing_parts(run, outline, remap)
     renames: dict[str, str] = {}
-    for frame in run.frames.values():
-        names, path = names_within(frame.path, remap), renamed_path(frame.path, remap)
-        inner = graph_at(graph, path)
-        for step in frame.active.values():
-            if step.node == START or (step.status == DONE and step.goto is not None):
-                continue
-            if inner is None or names.get(step.node, step.node) not in inner.nodes:
-                place = graph if inner is None else inner
-                missing[qualified(step)], found = _new_name(run, place, frame.path, step.node)
-                renames |= found
-        for join in frame.waiting if inner is not None else ():
-            _check_join(run_id, inner, join, names)
-    if missing:
-        names_missing = ", ".join(f"{base_name(name)!r}{hint}" for name, hint in missing.items())
+    lacking: list[str] = []
+    for step in steps:
+        inner = outline_at(outline, renamed_path(step.frame, remap)) or outline
+        hint, found = _new_name(run, inner["nodes"], step.frame, step.node)
+        lacking.append(f"{base_name(qualified(step))!r}{hint}")
+        renames |= found
+    problem = f"is to go on with {', '.join(dict.fromkeys(lacking))}" if lacking else ""
+    for target, *sources in joins if not lacking else ():
+        problem = f"waits at the join of {', '.join(map(repr, sources))} before {target!r}"
+    if problem:
         raise GraphChanged(
-            f"run {run_id!r} is to go on with {names_missing}, which the workflow no longer has",
+            f"run {run_id!r} {problem}, which the workflow no longer has",
             remedies=(_PUT_BACK, Remedy("resume", run_id, {"remap": renames or {"OLD": "NEW"}})),
         )
+
+
+def missing_parts(
+    run: RunState, outline: Outline, remap: Mapping[str, str]
+) -> tuple[list[Step], list[list[str]]]:
+    """Return the steps that a run is to go on with whose nodes a graph lacks, and the joins that it lacks.
+
+    A join is its target, followed by its sources.
+    """
+    steps, joins = list[Step](), list[list[str]]()
+    for frame in run.frames.values():
+        own, names = outline_at(outline, renamed_path(frame.path, remap)), names_within(frame.path, remap)
+        for step in frame.active.values():
+            leads_itself = step.node == START or (step.status == DONE and step.goto is not None)
+            if not leads_itself and names.get(step.node, step.node) not in own.get("nodes", {}):
+                steps.append(step)
+        known = [[target, *sorted(sources)] for sources, target in own.get("joins", ())]
+        for join in frame.waiting if own else ():
+            target, *sources = (names.get(node, node) for node in join.split("/"))
+            if [target, *sorted(sources)] not in known:
+                joins.append([target, *sources])
+    return steps, joins
 
 
 def graph_at(graph: Graph, path: str) -> Graph | None:
@@ -468,29 +486,18 @@ def _home(node: str, remap: Mapping[str, str]) -> str:
     )
 
 
-def _new_name(run: RunState, graph: Graph, path: str, node: str) -> tuple[str, dict[str, str]]:
+def _new_name(run: RunState, nodes: Outline, path: str, node: str) -> tuple[str, dict[str, str]]:
     """Return what a missing node may be called now, in words and as a remap."""
     saved = outline_at(run.outline, path).get("nodes", {})
     prefix = "".join(f"{part.rpartition('#')[0]}/" for part in path.split("/")) if path else ""
-    found, old = look_alike(saved, graph.outline()["nodes"], node), base_name(prefix + node)
+    found, old = look_alike(saved, nodes, node), base_name(prefix + node)
     if found:
         new = base_name(prefix + found)
         return f" (it looks like {old!r} was renamed to {new!r})", {old: new}
-    if base_name(node) in graph.nodes:
+    if base_name(node) in nodes:
         return f", or rather its part {node!r}", {}
-    close = closest(base_name(node), map(base_name, graph.nodes))
+    close = closest(base_name(node), map(base_name, nodes))
     return ("", {}) if close is None else (f" (did you mean {close!r}?)", {old: prefix + close})
-
-
-def _check_join(run_id: str, graph: Graph | None, join: str, names: Mapping[str, str]) -> None:
-    target, *sources = (names.get(node, node) for node in join.split("/"))
-    joins = () if graph is None else graph.joins
-    if not any(known.target == target and sorted(known.sources) == sorted(sources) for known in joins):
-        raise GraphChanged(
-            f"run {run_id!r} waits at the join of {', '.join(map(repr, sources))} before {target!r}, which the "
-            "workflow no longer has",
-            remedies=(_PUT_BACK, Remedy("resume", run_id, {"remap": {"OLD": "NEW"}})),
-        )
 
 
 def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:

@@ -23,6 +23,7 @@ from holdfast.engine.commands.inbox import (
 )
 from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
 from holdfast.engine.decide import ParallelWrite, meaning, qualified
+from holdfast.engine.graph_changes import missing_parts
 from holdfast.engine.resume import edits, renamed_keys
 from holdfast.errors import CodecError, CommandRefused, HoldfastError, Remedy, problem_of, suggestion
 from holdfast.graph.graph import (
@@ -57,16 +58,14 @@ from holdfast.journal.run_state import (
     RUNNING,
     STILL_IN_DOUBT,
     Frame,
-    RunState,
     Step,
-    names_within,
     renamed_path,
     step_id,
 )
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, advance, make_op
 from holdfast.stores.base import RunInfo
-from holdfast.values import START, step_label
+from holdfast.values import step_label
 
 if TYPE_CHECKING:
     from holdfast.engine.saving import Saving
@@ -427,7 +426,12 @@ def _redefine(subject: Subject, definition: Mapping[str, Any], by: str) -> list[
         if old not in known:
             raise Refused(f"{old!r} cannot be renamed: the run has no such step{suggestion(old, known)}")
     remap = renamed_nodes(names, run.outline)
-    _refuse_missing(run, outline, remap)
+    steps, joins = missing_parts(run, outline, remap)
+    for step in steps:
+        near = suggestion(step.node, outline_at(outline, renamed_path(step.frame, remap)).get("nodes", {}))
+        raise Refused(f"the run is to go on with {qualified(step)!r}, which the new definition lacks{near}")
+    for target, *_ in joins:
+        raise Refused(f"the run waits at the join before {target!r}, which the new definition lacks")
     config = _merged_config(run.config, definition["config"], subject.codec)
     changed = GraphChanged(outline, tuple(remap.items()), config, by)
     results = renamed_keys(run, names, subject.codec)
@@ -457,26 +461,6 @@ def _merged_config(own: bytes, given: bytes, codec: Codec) -> bytes:
         return codec.encode(merged)
     except CodecError as error:
         raise Refused(f"{_NO_DEFINITION}: {error}") from None
-
-
-def _refuse_missing(run: RunState, outline: Mapping[str, Any], remap: Mapping[str, str]) -> None:
-    """Refuse an outline without a node that the run still needs, or without a join that it waits at."""
-    for frame in run.frames.values():
-        own, names = outline_at(outline, renamed_path(frame.path, remap)), names_within(frame.path, remap)
-        nodes = own.get("nodes", {})
-        for step in frame.active.values():
-            name = names.get(step.node, step.node)
-            leads_itself = step.node == START or (step.status == DONE and step.goto is not None)
-            if name not in nodes and not leads_itself:
-                near = suggestion(name, nodes)
-                raise Refused(
-                    f"the run is to go on with {qualified(step)!r}, which the new definition lacks{near}"
-                )
-        known = {"/".join([target, *sorted(sources)]) for sources, target in own.get("joins", ())}
-        for join in frame.waiting:
-            target, *sources = (names.get(node, node) for node in join.split("/"))
-            if "/".join([target, *sorted(sources)]) not in known:
-                raise Refused(f"the run waits at the join before {target!r}, which the new definition lacks")
 
 
 # Annotations: tags, notes and kept checkpoints.
