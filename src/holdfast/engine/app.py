@@ -624,15 +624,9 @@ class App(AppBase):
         return self._annotate(run, checkpoint, by, timeout, keep=keep)
 
     def _annotate(self, run: str, checkpoint: Place | None, by: str, timeout: float, **what: Any) -> str:
-        settings = self._settings
         self._own(self._position(run))
-        how: dict[str, Any] = {
-            "checkpoint": checkpoint,
-            "by": by,
-            "timeout": timeout,
-            "codec": settings.codec,
-        }
-        return control.annotate(settings.journal, run, **what, **how)
+        journal, what["codec"] = self._settings.journal, self._settings.codec
+        return control.annotate(journal, run, checkpoint=checkpoint, by=by, timeout=timeout, **what)
 
     # Checkpoint files.
 

@@ -337,8 +337,10 @@ class _Program:
                 if len(self.stack) != 1:
                     raise CodecError("it makes things that are not part of what it holds")
                 return self.top()
-            if opcode.name in _NUMBERED:
-                _check_number(argument, place or 0)
+            if opcode.name in _NUMBERED and not 0 <= int(argument) <= (place or 0):
+                raise CodecError(
+                    f"it keeps a value under the number {argument:,}, which no pickle of its size has"
+                )
             self.step(opcode.name, argument)
             if len(self.stack) > MOST_PARTS:
                 raise CodecError(f"it comes to more than {MOST_PARTS:,} parts")
@@ -397,12 +399,6 @@ class _Program:
         elif name == "ADDITEMS":
             holder.add_keys(parts)
         holder.hold(parts)
-
-
-def _check_number(number: Any, place: int) -> None:
-    """Refuse a number for a value that is larger than the numbers of all instructions before it can be."""
-    if not 0 <= int(number) <= place:
-        raise CodecError(f"it keeps a value under the number {number:,}, which no pickle of its size has")
 
 
 def _check_levels(levels: int) -> None:

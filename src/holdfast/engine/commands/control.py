@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from holdfast import clock
 from holdfast.engine.commands.handlers import annotation, records_of, tags_after
@@ -43,6 +43,7 @@ from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores.base import RunInfo, wait_for_change
 from holdfast.values import RunStatus
+from holdfast.views.plain import View
 
 logger = logging.getLogger("holdfast")
 
@@ -442,12 +443,14 @@ ANSWER_TIMEOUT = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(View):
     """What became of an answer. `status` is `applied`, `refused` (`reason` says why) or `waiting`.
 
     While it is `waiting`, the process that executes the run has still to take it: ask later with `handle`. `names` are
     the questions that it answers.
     """
+
+    JSON: ClassVar[str] = "run_id status answered=names reason by handle~"
 
     run_id: str
     status: str
@@ -461,17 +464,6 @@ class Receipt:
     def handle(self) -> str:
         """What to ask for it by; empty if it was applied without a message."""
         return f"{self.run_id}#{self.number}" if self.number else ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys: run_id, status, answered, reason, by, handle."""
-        return {
-            "run_id": self.run_id,
-            "status": self.status,
-            "answered": list(self.names),
-            "reason": self.reason,
-            "by": self.by,
-            "handle": self.handle or None,
-        }
 
 
 def waiting(journal: Journal, run_id: str, *, codec: Codec | None = None) -> tuple[Pause, ...]:
