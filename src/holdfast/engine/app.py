@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from holdfast.engine.blocking import Blocking, Main, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
 from holdfast.engine.runner import AppBase, ObserverLike, state_of
-from holdfast.engine.settings import Outcome, Pause, ignore, one_of, public_pauses
+from holdfast.engine.settings import Outcome, Pause, ignore, one_of
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
 from holdfast.events import Event
 from holdfast.graph.graph import mermaid
@@ -275,13 +275,16 @@ class App(AppBase):
 
         Return the status the run then has: `running` if its owner has still to notice.
         """
-        self._refuse_other_workflow(run_id)
-        return control.cancel(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
+        return self._stop(run_id, "cancel", reason, by)
 
     def pause(self, run_id: str, reason: str = "paused", *, by: str = "") -> RunStatus:
         """Let a run that is executing, in any process, save itself and stop, so that `resume` goes on with it."""
+        return self._stop(run_id, "pause", reason, by)
+
+    def _stop(self, run_id: str, kind: str, reason: str, by: str) -> RunStatus:
         self._refuse_other_workflow(run_id)
-        return control.pause(self._settings.journal, run_id, reason, by=by, codec=self._settings.codec)
+        settings = self._settings
+        return control.stop(settings.journal, run_id, kind, reason, by=by, codec=settings.codec)
 
     def answer(
         self,
@@ -419,8 +422,7 @@ class App(AppBase):
 
     def pauses(self, run_id: str) -> tuple[Pause, ...]:
         """Return what a run waits for."""
-        loaded = self._settings.journal.load(self._settings.journal.info(run_id), self._settings.codec)
-        return public_pauses(loaded.run, self._settings.codec)
+        return control.waiting(self._settings.journal, run_id, codec=self._settings.codec)
 
     def delete(self, run_id: str) -> bool:
         """Remove a run and all its checkpoints; `False` if there is none. A run that is executing is refused."""

@@ -376,7 +376,7 @@ class _Transfer:
         deadline = time.monotonic() + self.wait
         self.asked.add(info.run)
         with contextlib.suppress(HoldfastError):  # It may just have ended.
-            control.pause(self.journal, info.run, "it is moved to another store")
+            control.stop(self.journal, info.run, "pause", "it is moved to another store")
         while True:
             found = self.source.runs(run=info.run)
             if not found:

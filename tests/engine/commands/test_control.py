@@ -134,7 +134,7 @@ def test_a_pause_lets_a_lone_step_finish_and_starts_no_other(tmp_path: Path) -> 
     graph = StateGraph(Work, name="w")
 
     def first(state: Any, ctx: Any) -> Any:
-        control.pause(Journal(app.store), "r")
+        control.stop(Journal(app.store), "r", "pause")
         assert not ctx.cancelled
         return {"log": ["first"]}
 

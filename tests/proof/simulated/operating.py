@@ -306,9 +306,9 @@ class Operation:
     def _wish(self, app: App, run: str) -> None:
         wish, journal = self.scenario.wish, app._settings.journal
         if wish in (wishes.CANCEL, wishes.CANCEL_AND_REQUEUE):
-            control.cancel(journal, run)
+            control.stop(journal, run, "cancel")
         elif wish == wishes.STOP_AND_RESUME:
-            control.pause(journal, run)
+            control.stop(journal, run, "pause")
         elif wish == wishes.ANSWER_SOON:
             self._answer(app, run)
         elif wish == wishes.PRUNE:

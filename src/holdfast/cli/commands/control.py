@@ -152,8 +152,7 @@ def cancel(session: Session, run: str, reason: str, by: str | None) -> None:
 
 def _stop(session: Session, run: str, what: str, reason: str, by: str | None) -> None:
     run_id = session.unfinished_run(run).run
-    stop = control.pause if what == "pause" else control.cancel
-    status = str(stop(session.journal, run_id, reason, by=by or me()))
+    status = str(control.stop(session.journal, run_id, what, reason, by=by or me()))
     asked = f"is asked to {'stop' if what == 'cancel' else what}; it will soon"
     done = status == "cancelled" if what == "cancel" else status in ("interrupted", "paused")
     text = asked if status == "running" else f"is {status}{'' if done else f'; there is nothing to {what}'}"

@@ -18,7 +18,6 @@ from holdfast.engine.commands.inbox import (
     EDIT,
     INJECT,
     MODIFY,
-    PAUSE,
     REPLAN,
     SKIP,
     STALE,
@@ -375,27 +374,16 @@ def _status_after(kind: str, status: str, info: RunInfo) -> RunStatus | None:
 # Stopping.
 
 
-def cancel(
-    journal: Journal, run_id: str, reason: str = "cancelled", *, by: str = "", codec: Codec | None = None
+def stop(
+    journal: Journal, run_id: str, kind: str, reason: str = "", *, by: str = "", codec: Codec | None = None
 ) -> RunStatus:
-    """Stop a run until it is resumed; one that is executing, in any process, stops soon.
+    """Cancel or pause a run, until it is resumed; one that is executing, in any process, stops soon.
 
     Return the status that the run then has: `running` if its owner has still to notice.
     """
-    return _stop(journal, run_id, RunCommand(CANCEL, reason, by=by), codec or Codec())
-
-
-def pause(
-    journal: Journal, run_id: str, reason: str = "paused", *, by: str = "", codec: Codec | None = None
-) -> RunStatus:
-    """Let an executing run save itself and stop, so that `resume` goes on. Return as `cancel` does."""
-    return _stop(journal, run_id, RunCommand(PAUSE, reason, by=by), codec or Codec())
-
-
-def _stop(journal: Journal, run_id: str, command: RunCommand, codec: Codec) -> RunStatus:
-    execution = active_runs.find(journal.store, run_id)
+    command, execution = RunCommand(kind, reason, by=by), active_runs.find(journal.store, run_id)
     if execution is None:
-        return _retried(lambda: _stop_elsewhere(journal, run_id, command, codec))
+        return _retried(lambda: _stop_elsewhere(journal, run_id, command, codec or Codec()))
     execution.request(command)
     return RunStatus.RUNNING
 
