@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,13 +12,13 @@ from holdfast.engine.resume import ResumeOptions, edits, renamed_keys
 from holdfast.engine.settings import Settings
 from holdfast.errors import GraphChanged, HoldfastError, MigrationFailed, Remedy, closest, suggestion
 from holdfast.graph.fingerprint import same_code, short_digests
-from holdfast.graph.graph import Edge, Graph, Join, Node, base_name, outline_at, outline_names
+from holdfast.graph.graph import Edge, Graph, Join, base_name, outline_at, outline_names
 from holdfast.journal import records
 from holdfast.journal.fold import apply
 from holdfast.journal.records import Migrated
 from holdfast.journal.run_state import DONE, Frame, RunState, Step, copy_run, names_within, renamed_path
 from holdfast.state.codec import Codec
-from holdfast.state.ops import Cells, Op, advance, freeze, make_op, thaw
+from holdfast.state.ops import Op, advance, freeze, make_op, thaw
 from holdfast.state.schema import as_mapping
 from holdfast.values import START
 
@@ -133,19 +134,12 @@ def _turned(saved: Outline, now: Outline) -> set[str]:
 
 def sources_turned(saved: Outline, now: Outline) -> list[str]:
     """Return the nodes after which the next node is chosen otherwise now; of older outlines that is not known."""
-    before = saved.get("choices", {})
-    return [
-        source
-        for source, chosen in now.get("choices", {}).items()
-        if not _is_same_choice(before.get(source, chosen), chosen)
-    ]
-
-
-def _is_same_choice(saved: Sequence[Any], now: Sequence[Any]) -> bool:
-    return len(saved) == len(now) and all(
-        one == other and same_code(code, present)
-        for (one, code), (other, present) in zip(saved, now, strict=True)
-    )
+    before, found = saved.get("choices", {}), []
+    for source, chosen in now.get("choices", {}).items():
+        pairs = itertools.zip_longest(before.get(source, chosen), chosen, fillvalue=("", ""))
+        if not all(one == other and same_code(code, present) for (one, code), (other, present) in pairs):
+            found.append(source)
+    return found
 
 
 def look_alike(saved: Outline, now: Outline, node: str) -> str:
@@ -266,37 +260,29 @@ def _migrated(
     finished = [op for step in frame.active.values() if step.status == DONE for op in step.ops]
     cells = advance(frame.cells, finished)
     if any(op.kind == "reduce" for op in finished):
-        cells = advance(cells, _reduced(where, graph, cells, finished, codec))
+        try:
+            cells = advance(cells, graph.schema.reduce(codec, cells, finished))
+        except HoldfastError as error:
+            raise MigrationFailed(
+                f"{where}: what its unfinished wave has done cannot be taken in: {error}"
+            ) from error
     known = {key: slot.encoded(codec) for key, slot in cells.items()}
     state = {key: thaw(slot.get()) for key, slot in cells.items()}
     for start, end in steps:
         what = f"{where}: the migration from version {start!r} to {end!r}"
-        state = _applied(what, graph, start, end, state)
+        try:
+            made = graph.migrations[start, end](state)
+            state = state if made is None else dict(as_mapping(made, "what it returns"))
+        except Exception as error:
+            raise MigrationFailed(
+                f"{what} failed, and nothing was changed: {type(error).__name__}: {error}"
+            ) from error
         ops = list(_changes(what, known, state, codec))
         if (start, end) == steps[-1]:
             ops = _fitted(what, graph, state, ops, known, codec)
         yield Migrated(path, start, end, tuple(ops))
         known = {key: raw for key, raw in known.items() if key in state}
         known |= {op.key: op.raw for op in ops if op.kind == "set"}
-
-
-def _reduced(where: str, graph: Graph, cells: Cells, ops: list[Op], codec: Codec) -> list[Op]:
-    try:
-        return graph.schema.reduce(codec, cells, ops)
-    except HoldfastError as error:
-        raise MigrationFailed(
-            f"{where}: what its unfinished wave has done cannot be taken in: {error}"
-        ) from error
-
-
-def _applied(what: str, graph: Graph, start: str, end: str, state: dict[str, Any]) -> dict[str, Any]:
-    try:
-        made = graph.migrations[start, end](state)
-        return state if made is None else dict(as_mapping(made, "what it returns"))
-    except Exception as error:
-        raise MigrationFailed(
-            f"{what} failed, and nothing was changed: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _changes(what: str, known: Mapping[str, bytes], state: Mapping[str, Any], codec: Codec) -> Iterator[Op]:
@@ -527,21 +513,20 @@ def as_saved(graph: Graph, outline: Mapping[str, Any]) -> Graph:
                 f"the saved graph has a routing function on {source!r} that the workflow no longer has"
             )
         routes.append(graph.route_from[source])
+    nodes = {name: graph.nodes[name] for name in outline["nodes"]}
+    for name, node in nodes.items():
+        if node.graph is not None and "graph" in outline["nodes"][name]:
+            inner = as_saved(node.graph, outline["nodes"][name]["graph"])
+            nodes[name] = dataclasses.replace(node, graph=inner)
     return dataclasses.replace(
         graph,
-        nodes={name: _node_as_saved(graph.nodes[name], saved) for name, saved in outline["nodes"].items()},
+        nodes=nodes,
         edges=tuple(edges),
         routes=tuple(routes),
         joins=tuple(Join(tuple(sources), target) for sources, target in outline["joins"]),
         exits=frozenset(outline["exits"]),
         last=outline.get("last"),
     )
-
-
-def _node_as_saved(node: Node, saved: Mapping[str, Any]) -> Node:
-    if node.graph is None or "graph" not in saved:
-        return node
-    return dataclasses.replace(node, graph=as_saved(node.graph, saved["graph"]))
 
 
 def _at_version(outline: Mapping[str, Any], graph: Graph) -> dict[str, Any]:
