@@ -457,7 +457,7 @@ def _weigh(root: _Part) -> None:
 
 
 _RATIONAL = re.compile(r"[+-]?[0-9]+(/[0-9]+)?")
-_HELD = (list, tuple)
+_HELD, _MAPPED = (list, tuple), (dict, list, tuple)
 
 
 class _Maker:
@@ -512,26 +512,11 @@ def _members(make: Callable[[Any], Any]) -> Callable[..., Any]:
     return call
 
 
-def _mapping(make: Callable[[Any], Any]) -> Callable[..., Any]:
-    def call(content: Any = ()) -> Any:
-        if not isinstance(content, (dict, list, tuple)):
-            raise CodecError(f"it makes a mapping of a {type(content).__name__}, as no pickle of one does")
-        return make(content)
-
-    return call
-
-
-def _deque(items: Any = (), maxlen: int | None = None) -> collections.deque[Any]:
-    if not isinstance(items, _HELD) or not (maxlen is None or isinstance(maxlen, int)):
-        raise CodecError("it makes a deque of something that is no list")
-    return collections.deque(items, maxlen)
-
-
 def _default(factory: Any = None, content: Any = ()) -> Any:
     kind = factory.kind if isinstance(factory, _Maker) else factory
     if kind is not None and kind not in FACTORIES.values():
         raise CodecError("it makes a defaultdict with a factory that is not allowed")
-    if not isinstance(content, (dict, list, tuple)):
+    if not isinstance(content, _MAPPED):
         raise CodecError("it makes a defaultdict of something that is no mapping")
     return collections.defaultdict(kind, content)
 
@@ -549,7 +534,7 @@ _SAFE: dict[tuple[str, str], Any] = {
     ("builtins", "frozenset"): _Maker(frozenset, _members(frozenset)),
     ("builtins", "list"): _Maker(list, _maker(list, (), (_HELD,))),
     ("builtins", "tuple"): _Maker(tuple, _maker(tuple, (), (_HELD,))),
-    ("builtins", "dict"): _Maker(dict, _mapping(dict)),
+    ("builtins", "dict"): _Maker(dict, _maker(dict, (), (_MAPPED,))),
     ("builtins", "int"): _Maker(int, _maker(int, ())),
     ("builtins", "float"): _Maker(float, _maker(float, ())),
     ("builtins", "str"): _Maker(str, _maker(str, ())),
@@ -559,9 +544,9 @@ _SAFE: dict[tuple[str, str], Any] = {
     ("builtins", "complex"): _maker(complex, (_NUMBER, _NUMBER)),
     ("builtins", "range"): _maker(range, (int, int, int)),
     ("builtins", "slice"): _maker(slice, (object, object, object)),
-    ("collections", "OrderedDict"): _mapping(collections.OrderedDict),
-    ("collections", "Counter"): _mapping(collections.Counter),
-    ("collections", "deque"): _deque,
+    ("collections", "OrderedDict"): _maker(collections.OrderedDict, (), (_MAPPED,)),
+    ("collections", "Counter"): _maker(collections.Counter, (), (_MAPPED,)),
+    ("collections", "deque"): _maker(collections.deque, (), (_HELD,), (_HELD, (int, type(None)))),
     ("datetime", "datetime"): dt.datetime,
     ("datetime", "date"): dt.date,
     ("datetime", "time"): dt.time,
