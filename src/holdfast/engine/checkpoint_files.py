@@ -337,7 +337,7 @@ class _Program:
                 if len(self.stack) != 1:
                     raise CodecError("it makes things that are not part of what it holds")
                 return self.top()
-            if opcode.name in _NUMBERED and not 0 <= int(argument) <= (place or 0):
+            if opcode.name in _NUMBERED and not 0 <= int(argument or 0) <= (place or 0):
                 raise CodecError(
                     f"it keeps a value under the number {argument:,}, which no pickle of its size has"
                 )
