@@ -111,3 +111,16 @@ class Reduced(TypedDict, total=False):
     recent: Annotated[list[int], keep_last(2)]
     top: Annotated[int, highest]
     joined: Annotated[list[int], joined]
+
+
+def reduces(n: int) -> Callable[[Any], dict[str, Any]]:
+    """A node that gives a number to every reducer of `Reduced`."""
+    return lambda state: {
+        "total": n,
+        "facts": {str(n): n},
+        "tags": {str(n)},
+        "recent": [n],
+        "top": n,
+        "joined": [n],
+        "log": [f"{n}"],
+    }

@@ -1,21 +1,18 @@
 """Kills of real processes: forks an owner, kills it at a given point, and resumes in another process.
 
-The process that forks never opens a store nor starts a thread, so that each child begins clean.
+The process that forks never opens a store on disk nor starts a thread, so that each child begins clean.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
-import os
 import random
 import signal
-import sys
 import tempfile
-import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +27,7 @@ from holdfast.testing import CrashingStore, kill_process
 from holdfast.testing.wrapped_store import POINTS, Point
 from tests.crash.workflows import WORKFLOWS
 from tests.invariants import FileLedger, Ledger
+from tests.processes import in_child
 
 MOST_BOUNDARIES = 200
 RUN = "r"
@@ -52,7 +50,7 @@ class Place:
         root.mkdir(parents=True)
         self.case = case
         self.url = f"sqlite:///{root}/runs.db" if case.scheme == "sqlite" else f"file:///{root}/runs"
-        self.ledger = FileLedger(root / "ledger")
+        self.ledger = FileLedger(root / "ledger", sync=False)  # A kill loses nothing that was written.
         self.result = root / "result.json"
 
     def store(self) -> Store:
@@ -60,25 +58,6 @@ class Place:
 
     def dying(self, at: int, point: Point) -> Store:
         return CrashingStore(self.store(), at, point)
-
-
-def in_child(work: Callable[[], None], kill_after: float | None = None) -> int:
-    """Do it in a forked process, killed after so many seconds; its exit code, negative for a signal."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class DyingWitness:
@@ -283,6 +262,9 @@ def main() -> None:
     case = Case(given.workflow, given.scheme, given.durability, 0.01 if given.mode == "random" else 0.0)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
+        # The children inherit the modules, and what fingerprints have read of the source.
+        importlib.import_module(f"holdfast.stores.{'sqlite' if case.scheme == 'sqlite' else 'files'}.store")
+        WORKFLOWS[case.workflow](FileLedger(root / "unused"), case.pause).graph.compile("memory://")
         if given.mode == "boundaries":
             counts = every_boundary(root, case, given.points)
         elif given.mode == "lives":

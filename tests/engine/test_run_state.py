@@ -21,7 +21,7 @@ from holdfast import (
 )
 from holdfast.state.ops import ReadOnly
 from holdfast.stores.base import Store
-from tests.graphs import Log, Reduced, chain, counter, one, says
+from tests.graphs import Log, Reduced, chain, counter, one, reduces, says
 
 
 def test_an_unknown_input_key_is_refused_before_anything_is_stored() -> None:
@@ -188,20 +188,9 @@ def test_objects_that_the_schema_declares_travel_through_a_run(store: Store) -> 
 
 
 def test_all_reducers_work_across_siblings(store: Store) -> None:
-    def update(n: int) -> Any:
-        return lambda s: {
-            "total": n,
-            "facts": {str(n): n},
-            "tags": {str(n)},
-            "recent": [n],
-            "top": n,
-            "joined": [n],
-            "log": [f"{n}"],
-        }
-
     graph = StateGraph(Reduced)
     for n in (3, 1, 2):
-        graph.add_node(f"n{n}", update(n)).add_edge(START, f"n{n}")
+        graph.add_node(f"n{n}", reduces(n)).add_edge(START, f"n{n}")
     app = graph.compile(store)
     app.invoke(run_id="r")
 

@@ -16,7 +16,7 @@ from holdfast import (
     append,
 )
 from holdfast.stores.base import Store
-from tests.graphs import Log, Reduced, chain, joined, says
+from tests.graphs import Log, Reduced, chain, joined, reduces, says
 
 
 def test_a_sub_graph_shares_the_keys_that_both_declare() -> None:
@@ -73,20 +73,11 @@ def test_a_sub_graph_runs_once_per_item(store: Store) -> None:
 
 
 def test_a_sub_graphs_reducers_are_applied_once() -> None:
-    def update(n: int) -> Any:
-        return lambda s: {
-            "total": n,
-            "facts": {str(n): n},
-            "tags": {str(n)},
-            "recent": [n],
-            "top": n,
-            "joined": [n],
-            "log": [f"{n}"],
-        }
-
-    inner = StateGraph(Reduced, name="inner").add_node("x", update(5)).add_node("y", update(2))
+    inner = StateGraph(Reduced, name="inner").add_node("x", reduces(5)).add_node("y", reduces(2))
     inner.add_edge(START, "x").add_edge("x", "y")
-    graph = StateGraph(Reduced).add_node("sub", inner).add_node("side", update(3)).add_node("last", update(1))
+    graph = (
+        StateGraph(Reduced).add_node("sub", inner).add_node("side", reduces(3)).add_node("last", reduces(1))
+    )
     graph.add_edge(START, "sub").add_edge(START, "side").add_edge(["sub", "side"], "last")
     out = graph.compile("memory://").invoke({"total": 100, "top": 4})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +14,6 @@ from holdfast.fleet.claims import PostgresClaims, Wanted
 from holdfast.fleet.queues import Limit, LimitInvalid, Limits, Rate, Room, allowances
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.store import PostgresStore
-
-
-@pytest.fixture
-def pg(postgres_url: str) -> Iterator[PostgresStore]:
-    store = open_store(postgres_url)
-    assert isinstance(store, PostgresStore)
-    yield store
-    store.close()
 
 
 def graph(store: Store) -> App:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,14 +21,6 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import PostgresServer
 
 HOURLY = Cron("@hourly")
-
-
-@pytest.fixture
-def pg(postgres_url: str) -> Iterator[PostgresStore]:
-    store = open_store(postgres_url)
-    assert isinstance(store, PostgresStore)
-    yield store
-    store.close()
 
 
 def graph(store: Store) -> App:

@@ -6,9 +6,7 @@ The process that forks opens no store, so that each child begins clean.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from holdfast import END, START, StateGraph, open_store
 from holdfast.stores.base import Store
 from holdfast.testing import CrashingStore, kill_process
 from tests.engine.time_travel.versioned_graphs import Facts
+from tests.processes import in_child
 
 EDGES = ((START, "a"), ("a", "b"), ("a", "c"), ("c", "e"), (["b", "e"], "d"), ("d", "f"), ("f", END))
 
@@ -69,21 +68,6 @@ def rerun(store: Store, folder: Path) -> None:
 
 
 WAYS: dict[str, Callable[[Store, Path], None]] = {"take_back": take_back, "reuse": reuse, "rerun": rerun}
-
-
-def in_child(work: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def begin(folder: Path) -> None:
