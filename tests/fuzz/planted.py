@@ -178,7 +178,7 @@ PLANTED = [
     Planted("sqlite-store", "the chain of a journal is not looked at",
             lambda: patch.object(journal, "verified", _verified), 2000),
     Planted("verbs", "numbers are not kept within a run",
-            lambda: patch.object(sqlite, "_within", lambda number: max(0, number))),
+            lambda: patch.object(sqlite, "within", lambda number: 1 << 32 if number is None else max(0, number))),
     Planted("moments", "a number may have any length", lambda: patch.object(moments, "_number", int)),
     Planted("pickles", "a bytearray may be made of a number",
             lambda: patch.dict(unpickling._SAFE, {("builtins", "bytearray"): bytearray})),

@@ -80,10 +80,12 @@ class MemoryStore(BaseStore):
         self._runs: dict[str, _Run] = {}
         self._keys: dict[bytes, str] = {}
 
-    @synchronized
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         for append in appends:
             check(append)
+        with self._lock: return self._commit(appends)  # fmt: skip  # noqa: E701
+
+    def _commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         self._check_open()
         return [self._apply(append) for append in appends]
 
