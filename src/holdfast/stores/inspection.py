@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
 from holdfast.errors import HoldfastError, RunConflict, StoreError, problem_of
 from holdfast.stores.base import (
@@ -245,22 +245,12 @@ def changed_meanwhile(run: str) -> RunConflict:
     return RunConflict(f"run {run!r} was changed while it was being repaired; check it again")
 
 
-@runtime_checkable
-class Inspectable(Protocol):
-    """A store that knows its medium."""
-
-    def inspector(self) -> Inspector:
-        """Return an inspector of its own, which the caller closes."""
-
-
 @contextmanager
 def inspecting(store: Store) -> Iterator[Inspector]:
-    """Open the inspector of a store for this block."""
-    inspector = Inspector(store)
-    if isinstance(store, MemoryStore):
-        inspector = MemoryInspector(store)
-    elif isinstance(store, Inspectable):
-        inspector = store.inspector()
+    """Open the inspector of a store for this block; a store that knows its medium has one of its own."""
+    inspector = MemoryInspector(store) if isinstance(store, MemoryStore) else Inspector(store)
+    if (own := getattr(store, "inspector", None)) is not None:
+        inspector = own()
     try:
         yield inspector
     finally:

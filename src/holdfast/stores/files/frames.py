@@ -58,7 +58,11 @@ class Frame:
 def encode(after: int, entries: Sequence[Entry], info: RunInfo | None = None) -> bytes:
     """Return one frame as bytes."""
     facts = b"" if info is None else facts_json(info)
-    body = b"".join(part for entry in entries for part in _entry_parts(entry))
+    parts: list[bytes] = []
+    for seq, at, chain, content, mark in entries:
+        sizes = (len(chain), len(content), -1 if mark is None else len(mark))
+        parts += (_ENTRY.pack(seq, at, *sizes), chain, content, mark or b"")
+    body = b"".join(parts)
     header = _HEADER.pack(
         _MAGIC, VERSION, after, len(entries), len(facts), crc32(facts), len(body), crc32(body)
     )
@@ -234,12 +238,6 @@ def _fields(facts: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise TypeError("facts are an object")
     return fields
-
-
-def _entry_parts(entry: Entry) -> tuple[bytes, bytes, bytes, bytes]:
-    mark_size = -1 if entry.mark is None else len(entry.mark)
-    fixed = _ENTRY.pack(entry.seq, entry.at, len(entry.chain), len(entry.body), mark_size)
-    return fixed, entry.chain, entry.body, entry.mark or b""
 
 
 def parse(header: bytes, start: int, run: str) -> Frame:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from holdfast.errors import CorruptJournal, HoldfastError, StoreError, problem_of
+from holdfast.errors import CorruptJournal, HoldfastError, problem_of
 from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot
 from holdfast.stores.files import frames
-from holdfast.stores.files.disk import explained, lock_file, open_file, reading, write_whole
-from holdfast.stores.files.frames import Frame
-from holdfast.stores.files.run_folder import INDEX, RunFolder, folder_name, is_folder_name
+from holdfast.stores.files.disk import explained, lock_file, open_file, write_whole
+from holdfast.stores.files.run_folder import (
+    INDEX,
+    RunFolder,
+    Scanned,
+    Shown,
+    folder_name,
+    is_folder_name,
+    journal_frames,
+    read_shown,
+    read_single,
+    scan_journal,
+)
 from holdfast.stores.inspection import Found, Inspector, Keep, Listing, Observed, changed_meanwhile
 from holdfast.values import RunStatus
 
@@ -36,15 +45,18 @@ class FileInspector(Inspector):
 
     def problems(self) -> list[str]:
         """Return keys that do not name the folder of their run, and files that no version writes."""
-        found = []
         with explained(self._root):
-            for info in self.runs().infos:
-                path, owner = self._key_path(info.key.hex()), folder_name(info.run)
-                if _text(path) != owner:
-                    with _locked(self._root / owner) as is_there:
-                        if is_there and _text(path) != owner:
-                            found.append(f"{path} does not name the folder {owner}")
+            found = [f"{path} does not name the folder {name}" for path, name in self._wrong_keys()]
             return [*found, *(f"{path} was put there by nobody" for path in self._strays())]
+
+    def _wrong_keys(self) -> Iterator[tuple[Path, str]]:
+        """Yield the keys that do not name the folder of their run, which is locked meanwhile."""
+        for info in self.runs().infos:
+            path, name = self._root / ".keys" / info.key.hex(), folder_name(info.run)
+            if _text(path) != name:
+                with _locked(self._root / name) as is_there:
+                    if is_there and _text(path) != name:
+                        yield path, name
 
     def leftovers(self) -> list[str]:
         with explained(self._root):
@@ -54,9 +66,6 @@ class FileInspector(Inspector):
             keys = {info.key.hex() for info in self.runs().infos}
             unused = (path for path in self._keys() if path.name not in keys)
             return found + [f"{path}: the key of a run that was never begun" for path in unused]
-
-    def _key_path(self, key: str) -> Path:
-        return self._root / ".keys" / key
 
     def _keys(self) -> list[Path]:
         return [path for path in _listed(self._root / ".keys") if not path.name.startswith(".")]
@@ -94,8 +103,8 @@ class FileInspector(Inspector):
     def observe(self, run: str) -> Observed | None:
         folder = self._root / folder_name(run)
         with explained(self._root):
-            version, shown, journal = _version(folder), _shown(folder), _scanned(folder)
-            info = _newest(folder, shown, journal)
+            version, shown, journal = _version(folder), read_shown(folder), scan_journal(folder)
+            info = _newest(shown, journal)
             if info is None or _is_unborn(folder):
                 return None
             head = shown.head if shown is not None and shown.is_ahead_of(journal) else None
@@ -103,7 +112,7 @@ class FileInspector(Inspector):
 
     def facts_problems(self, info: RunInfo) -> list[str]:
         folder = self._root / folder_name(info.run)
-        shown, journal = _shown(folder), _scanned(folder)
+        shown, journal = read_shown(folder), scan_journal(folder)
         if journal.problem:
             return []  # That is reported of its journal.
         if shown is None and (folder / "run.json").exists():
@@ -116,19 +125,19 @@ class FileInspector(Inspector):
         return super().facts_problems(info)
 
     def reading_problems(self, run: str) -> list[str]:
-        problem = _scanned(self._root / folder_name(run)).problem
+        problem = scan_journal(self._root / folder_name(run)).problem
         return [f"the facts in its journal cannot be read: {problem}"] if problem else []
 
     def entries(self, run: str) -> Iterator[Entry]:
         with explained(self._root):
-            for fd, frame in _frames(self._root / folder_name(run)):
+            for fd, frame in journal_frames(self._root / folder_name(run)):
                 yield from frames.salvage_entries(fd, frame)
 
     def snapshots(self, run: str) -> list[Found]:
         """Return all but those before the beginning of a pruned journal, which a crashed prune left."""
         first = 0
         with suppress(HoldfastError, OSError):
-            first = next((frame.after + 1 for _, frame in _frames(self._root / folder_name(run))), 0)
+            first = next((frame.after + 1 for _, frame in journal_frames(self._root / folder_name(run))), 0)
         found = self._numbered(run, "snapshots", lambda e: Snapshot(e.seq, e.at, e.chain, e.body))
         return [snapshot for snapshot in found if snapshot.number >= first]
 
@@ -143,7 +152,7 @@ class FileInspector(Inspector):
             number, raw = int(path.name), b""
             try:
                 raw = path.read_bytes()
-                entry = _only_entry(path)
+                entry = read_single(path)
                 problem = "" if entry.seq == number else f"the file {path} holds number {entry.seq}"
                 found.append(Found(number, raw, None if problem else made(entry), problem))
             except FileNotFoundError:
@@ -187,15 +196,10 @@ class FileInspector(Inspector):
 
     def repair(self, keep: Keep) -> list[str]:
         done = []
-        for info in self.runs().infos:
-            path, name = self._key_path(info.key.hex()), folder_name(info.run)
-            if _text(path) == name:
-                continue
-            with _locked(self._root / name) as is_there:
-                if is_there and _text(path) != name:
-                    path.parent.mkdir(mode=0o700, exist_ok=True)
-                    write_whole(path, name.encode(), durable=True)
-                    done.append(f"{path} names its folder again")
+        for path, name in self._wrong_keys():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_whole(path, name.encode(), durable=True)
+            done.append(f"{path} names its folder again")
         done += [f"{path} is put aside" for path in self._keys() if self._remove_key(path, keep)]
         for path in self._strays():
             if path.is_file():
@@ -219,69 +223,14 @@ class FileInspector(Inspector):
             return True
 
 
-class _Journal(NamedTuple):
-    """The facts in a journal, in order, and its last entry, up to what is damaged."""
-
-    known: list[RunInfo]
-    head: int
-    problem: str
-
-
-class _Shown(NamedTuple):
-    """The content of `run.json`; `head` is `None` if it is not as it was written."""
-
-    info: RunInfo
-    head: int | None
-    raw: bytes
-
-    def is_ahead_of(self, journal: _Journal) -> bool:
-        """Return whether it names entries that are gone: the journal is written first."""
-        if self.head is None or (journal.known and journal.known[0].key != self.info.key):
-            return False
-        return self.head > journal.head
-
-
-def _frames(folder: Path) -> Iterator[tuple[int, Frame]]:
-    """Yield the frames of a journal, each with the open file."""
-    with reading(folder / "journal") as fd:
-        for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, folder.name):
-            yield fd, frame
-
-
-def _scanned(folder: Path) -> _Journal:
-    known: list[RunInfo] = []
-    head, problem = 0, ""
-    try:
-        for fd, frame in _frames(folder):
-            info = frames.read_facts(fd, frame, folder.name)
-            known += [info] if info is not None else []
-            head = frame.head
-    except (HoldfastError, OSError, ValueError, TypeError, KeyError) as error:
-        problem = problem_of(error)
-    return _Journal(known, head, problem)
-
-
-def _shown(folder: Path) -> _Shown | None:
-    try:
-        raw = (folder / "run.json").read_bytes()
-        info = frames.parse_facts(raw)
-        return (
-            _Shown(info, frames.parse_head(raw), raw) if isinstance(info.updated_at, (int, float)) else None
-        )
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
 def _facts(folder: Path) -> RunInfo | None:
-    shown = _shown(folder)  # The journal is read later: it is written first.
-    return _newest(folder, shown, _scanned(folder))
+    shown = read_shown(folder)  # The journal is read later: it is written first.
+    return _newest(shown, scan_journal(folder))
 
 
-def _newest(folder: Path, shown: _Shown | None, journal: _Journal) -> RunInfo | None:
+def _newest(shown: Shown | None, journal: Scanned) -> RunInfo | None:
     """Return the newest facts that can be read: of the journal, unless `run.json` knows of more than is left there."""
     info = journal.known[-1] if journal.known else None
-    if info is not None and folder_name(info.run) != folder.name:
-        info = None  # The journal is another run's.
     if shown is not None:
         is_given_up = journal.problem and shown.info.status == RunStatus.DAMAGED
         if info is None or is_given_up or shown.is_ahead_of(journal):
@@ -333,21 +282,11 @@ def _is_unborn(folder: Path) -> bool:
     if (folder / "run.json").exists():
         return False
     try:
-        return next(_frames(folder), None) is None
+        return next(journal_frames(folder), None) is None
     except FileNotFoundError:
         return True
     except HoldfastError:
         return False
-
-
-def _only_entry(path: Path) -> Entry:
-    """Return the entry of a file that holds one frame of one entry and nothing else."""
-    with reading(path) as fd:
-        size = os.fstat(fd).st_size
-        found = list(frames.scan(fd, 0, size, path.name))
-        if len(found) == 1 and found[0].end == size and found[0].count == 1:
-            return frames.read_entries(fd, found[0], path.name)[0]
-    raise StoreError(f"the file {path} is damaged")
 
 
 def _text(path: Path) -> str | None:

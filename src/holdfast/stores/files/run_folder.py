@@ -15,11 +15,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from holdfast.errors import CorruptJournal, HoldfastError
-from holdfast.stores.base import Append, Conflict, Entry, RunInfo, RunSize, Snapshot, pruned_before
+from holdfast.errors import CorruptJournal, HoldfastError, problem_of
+from holdfast.stores.base import (
+    Append,
+    Conflict,
+    Entry,
+    RunInfo,
+    RunSize,
+    Snapshot,
+    check_number,
+    pruned_before,
+)
 from holdfast.stores.files import frames
 from holdfast.stores.files.disk import (
     lock_file,
@@ -175,38 +184,31 @@ def open_folder(
 
     Returns `None` if there is no such run and it is not to be created.
     """
-    if access is not Access.LOOK and not _lock(root / name, files, create=access is Access.CREATE):
-        return None
+    path, lock, create = root / name / "journal", root / name / "lock", access is Access.CREATE
+    if access is not Access.LOOK and not lock_file(lock, files, create=create):
+        if not path.exists():
+            return None
+        # A power loss may have taken the name of the lock, which is not synced for itself.
+        with suppress(FileNotFoundError):
+            os.close(os.open(lock, os.O_RDWR | os.O_CREAT, 0o600))
+        if not lock_file(lock, files, create=False):
+            return None
     try:
-        journal = open_file(
-            root / name / "journal", writing=access is not Access.LOOK, create=access is Access.CREATE
-        )
+        journal = open_file(path, writing=access is not Access.LOOK, create=create)
     except FileNotFoundError:
         return None
     files.append(journal)
     folder = RunFolder(root / name, journal.fileno(), states)
-    return folder if access is Access.CREATE or folder.state is not None else None
-
-
-def _lock(folder: Path, files: list[FileIO], *, create: bool) -> bool:
-    """Wait for a folder's lock. A power loss may have taken its name, which is not synced for itself."""
-    if lock_file(folder / "lock", files, create=create):
-        return True
-    if not (folder / "journal").exists():
-        return False
-    with suppress(FileNotFoundError):
-        os.close(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600))
-    return lock_file(folder / "lock", files, create=False)
+    return folder if create or folder.state is not None else None
 
 
 def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
     """Return the state of an open journal, reading only what follows `seen`; `None` if it has no frames yet."""
     stat = os.fstat(fd)
-    last, first, info, inode, index = None, 0, None, stat.st_ino, FrameIndex()
-    is_anchored = False
+    last, first, info, index, is_anchored = None, 0, None, FrameIndex(), False
     if (
         seen is not None
-        and seen.inode == inode
+        and seen.inode == stat.st_ino
         and seen.last.end <= stat.st_size
         and os.pread(fd, frames.HEADER_SIZE, seen.last.start) == seen.last.header
     ):
@@ -222,20 +224,73 @@ def load_state(fd: int, name: str, seen: State | None = None) -> State | None:
             raise frames.corrupt(name, frame.start, frame.after + 1)
         last, first = frame, first or frame.after + 1
         index.note(frame)
-    return State(inode, last, first, info, index, is_anchored) if last and info else None
+    return State(stat.st_ino, last, first, info, index, is_anchored) if last and info else None
 
 
-def intact_facts(path: Path) -> RunInfo | None:
-    """Return the newest facts that the journal of a folder has before it is damaged."""
-    found = None
-    with suppress(OSError, CorruptJournal), (path / "journal").open("rb") as journal:
-        fd = journal.fileno()
-        for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, path.name):
-            facts = frames.read_facts(fd, frame, path.name)
-            if facts is not None and folder_name(facts.run) != path.name:
-                break
-            found = facts or found
-    return found
+class Scanned(NamedTuple):
+    """The facts in a journal, in order, and its last entry, up to what is damaged."""
+
+    known: list[RunInfo]
+    head: int
+    problem: str
+
+
+def scan_journal(folder: Path) -> Scanned:
+    """Return what a journal has before it is damaged, or continues with the facts of another run."""
+    known: list[RunInfo] = []
+    head, problem = 0, ""
+    try:
+        for fd, frame in journal_frames(folder):
+            info = frames.read_facts(fd, frame, folder.name)
+            if info is not None and folder_name(info.run) != folder.name:
+                raise frames.corrupt(folder.name, frame.start, frame.after + 1)
+            known += [info] if info is not None else []
+            head = frame.head
+    except (HoldfastError, OSError, ValueError, TypeError, KeyError) as error:
+        problem = problem_of(error)
+    return Scanned(known, head, problem)
+
+
+def journal_frames(folder: Path) -> Iterator[tuple[int, Frame]]:
+    """Yield the frames of a journal, each with the open file."""
+    with reading(folder / "journal") as fd:
+        for frame in frames.scan_whole(fd, 0, os.fstat(fd).st_size, folder.name):
+            yield fd, frame
+
+
+class Shown(NamedTuple):
+    """The content of `run.json`; `head` is `None` if it is not as it was written."""
+
+    info: RunInfo
+    head: int | None
+    raw: bytes
+
+    def is_ahead_of(self, journal: Scanned) -> bool:
+        """Return whether it names entries that are gone: the journal is written first."""
+        if self.head is None or (journal.known and journal.known[0].key != self.info.key):
+            return False
+        return self.head > journal.head
+
+
+def read_shown(folder: Path) -> Shown | None:
+    """Return the content of `run.json`, if that can be read."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        raw = (folder / "run.json").read_bytes()
+        info = frames.parse_facts(raw)
+        if isinstance(info.updated_at, (int, float)):
+            return Shown(info, frames.parse_head(raw), raw)
+    return None
+
+
+def read_single(path: Path) -> Entry:
+    """Return the entry of a file that holds one frame of one entry and nothing else: a snapshot or a message."""
+    label = "/".join(path.parts[-3:])
+    with reading(path) as fd:
+        size = os.fstat(fd).st_size
+        found = list(frames.scan(fd, 0, size, label))
+        if len(found) == 1 and found[0].end == size and found[0].count == 1:
+            return frames.read_entries(fd, found[0], label)[0]
+    raise frames.corrupt(label, 0, int(path.name))
 
 
 class RunFolder:
@@ -344,7 +399,7 @@ class RunFolder:
             for path in self._new_snapshots:
                 path.unlink(missing_ok=True)
             if self._before is None:
-                self.remove()
+                remove_folder(self.path, self._states)
             else:
                 facts = frames.facts_json(self._before.info, self._before.head)
                 write_whole(self.path / "run.json", facts, durable=False)
@@ -356,7 +411,7 @@ class RunFolder:
         ]
         if not fitting:
             return None
-        entry = self._read_alone("snapshots", max(fitting))
+        entry = read_single(self.path / "snapshots" / f"{max(fitting):010}")
         return Snapshot(entry.seq, entry.at, entry.chain, entry.body)
 
     def prune(self, horizon: Snapshot) -> int:
@@ -371,17 +426,16 @@ class RunFolder:
                 (self.path / "snapshots" / f"{seq:010}").unlink()
         return horizon.seq - state.first
 
-    def last_message(self) -> int:
-        """Return the number of the newest message; 0 if there is none."""
-        return max(self._numbers("inbox"), default=0)
-
-    def post(self, at: float, body: bytes) -> int:
-        number = self.last_message() + 1
-        self._write_alone("inbox", Entry(number, at, b"", body))
-        return number
+    def post(self, run: str, at: float, body: bytes, number: int | None) -> int:
+        """Do as `Store.post` promises."""
+        last = max(self._numbers("inbox"), default=0)
+        check_number(run, number, last)
+        self._write_alone("inbox", Entry(last + 1, at, b"", body))
+        return last + 1
 
     def inbox(self, after: int) -> list[Entry]:
-        return [self._read_alone("inbox", number) for number in self._numbers("inbox") if number > after]
+        numbers = [number for number in self._numbers("inbox") if number > after]
+        return [read_single(self.path / "inbox" / f"{number:010}") for number in numbers]
 
     def size(self) -> RunSize | None:
         """Return how much it holds, by the headers of frames and entries."""
@@ -397,10 +451,6 @@ class RunFolder:
             *self._size_alone("snapshots"),
             *self._size_alone("inbox"),
         )
-
-    def remove(self) -> None:
-        """Remove the folder, in one rename; what is left of it is removed when the store is next opened."""
-        _remove(self.path, self._states)
 
     def _rewrite(self, first: int, state: State) -> None:
         kept = [frame for frame in self.frames() if frame.head >= first]
@@ -444,28 +494,9 @@ class RunFolder:
                     count, size = count + 1, size + frames.read_sizes(fd, frame, label)[1]
         return count, size
 
-    def _read_alone(self, kind: str, number: int) -> Entry:
-        label = f"{self.name}/{kind}/{number:010}"
-        with reading(self.path / kind / f"{number:010}") as fd:
-            for frame in frames.scan(fd, 0, os.fstat(fd).st_size, label):
-                for entry in frames.read_entries(fd, frame, label):
-                    return entry
-        raise frames.corrupt(label, 0, number)
 
-
-def remove_folder(path: Path, states: States) -> bool:
-    """Remove the folder of a run whose journal is damaged; return `False` if there is none."""
-
-    def remove(files: list[FileIO]) -> bool:
-        is_there = lock_file(path / "lock", files, create=False)
-        if is_there:
-            _remove(path, states)
-        return is_there
-
-    return with_files(remove)
-
-
-def _remove(path: Path, states: States) -> None:
+def remove_folder(path: Path, states: States) -> None:
+    """Remove a locked folder, in one rename; what is left of it is removed when the store is next opened."""
     trash = path.parent / f".trash-{uuid.uuid4().hex}"
     path.rename(trash)
     sync_folder(trash.parent)

@@ -16,7 +16,7 @@ from functools import partial
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from holdfast import clock
 from holdfast.errors import CorruptJournal
@@ -36,30 +36,28 @@ from holdfast.stores.base import (
     Snapshot,
     StoredCheckpoint,
     check,
-    check_number,
     has_other_forks,
     no_inbox,
     select,
 )
 from holdfast.stores.files import frames
-from holdfast.stores.files.disk import explained, reading, with_files, write_whole
+from holdfast.stores.files.disk import explained, lock_file, with_files, write_whole
+from holdfast.stores.files.integrity import FileInspector
 from holdfast.stores.files.run_folder import (
     Access,
     RunFolder,
     State,
     folder_name,
     in_folder,
-    intact_facts,
     is_folder_name,
-    load_state,
     open_folder,
+    read_shown,
     remove_folder,
+    scan_journal,
 )
+from holdfast.stores.inspection import Inspector
 from holdfast.stores.namespaces import check_namespace, folder_of, make_folders, own_url, sync_folder
 from holdfast.values import RunStatus
-
-if TYPE_CHECKING:
-    from holdfast.stores.inspection import Inspector
 
 logger = logging.getLogger("holdfast")
 
@@ -151,7 +149,13 @@ class FileStore(BaseStore):
             return self._change(run, lambda folder: self._delete(run, folder, forks))
         except CorruptJournal:
             with self._usable():
-                return remove_folder(self.directory / folder_name(run), self._states)
+                return with_files(partial(self._delete_damaged, self.directory / folder_name(run)))
+
+    def _delete_damaged(self, path: Path, files: list[FileIO]) -> bool:
+        is_there = lock_file(path / "lock", files, create=False)
+        if is_there:
+            remove_folder(path, self._states)
+        return is_there
 
     def _delete(self, run: str, folder: RunFolder | None, forks: Collection[bytes] | None) -> bool:
         if folder is None and self._given_up(folder_name(run)) is not None:
@@ -160,19 +164,18 @@ class FileStore(BaseStore):
             return False
         key = folder.state.info.key
         # First the folder: as long as it is there, its key leads a concurrent fork to its lock.
-        folder.remove()
+        remove_folder(folder.path, self._states)
         if self._owner(key) == folder.name:
             self._key_path(key).unlink(missing_ok=True)
         return True
 
     def post(self, run: str, body: bytes, number: int | None = None) -> int:
-        return self._change(run, lambda folder: self._post(run, folder, body, number))
+        def post(folder: RunFolder | None) -> int:
+            if folder is None:
+                raise no_inbox(run)
+            return folder.post(run, clock.time(), body, number)
 
-    def _post(self, run: str, folder: RunFolder | None, body: bytes, number: int | None) -> int:
-        if folder is None:
-            raise no_inbox(run)
-        check_number(run, number, folder.last_message())
-        return folder.post(clock.time(), body)
+        return self._change(run, post)
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         entries = self._ask(run, lambda folder: folder.inbox(after)) or []
@@ -197,8 +200,6 @@ class FileStore(BaseStore):
 
     def inspector(self) -> Inspector:
         """Return an inspector, which reads the folders past what is damaged in them."""
-        from holdfast.stores.files.integrity import FileInspector
-
         with self._usable():
             return FileInspector(self)
 
@@ -257,22 +258,21 @@ class FileStore(BaseStore):
 
     def _glance(self, name: str) -> RunInfo | None:
         """Return the facts of a run as they are, without waiting for a lock."""
-
-        def facts(folder: RunFolder | None) -> RunInfo | None:
-            return folder.state.info if folder and folder.state else None
-
         with suppress(CorruptJournal, FileNotFoundError):
-            return in_folder(self.directory, name, Access.LOOK, self._states, facts)
-        return self._shown(name)
+            return in_folder(self.directory, name, Access.LOOK, self._states, _info)
+        shown = read_shown(self.directory / name)
+        return shown.info if shown is not None else None
 
     def _facts(self, name: str) -> RunInfo | None:
         """Return the facts of the journal; if it is damaged, those of `run.json`, or what is intact of it."""
         try:
-            info = self._ask_folder(name, lambda folder: folder.state.info if folder.state else None)
+            info = self._ask_folder(name, _info)
             return info or self._given_up(name)
         except CorruptJournal:
-            if (known := self._shown(name) or intact_facts(self.directory / name)) is not None:
-                return known
+            if (shown := read_shown(self.directory / name)) is not None:
+                return shown.info
+            if known := scan_journal(self.directory / name).known:
+                return known[-1]
             raise
 
     def _facts_if_any(self, name: str) -> RunInfo | None:
@@ -287,14 +287,8 @@ class FileStore(BaseStore):
 
     def _given_up(self, name: str) -> RunInfo | None:
         """Return the facts of a run of which nothing is left but that it was found damaged."""
-        shown = self._shown(name)
-        return shown if shown is not None and shown.status == RunStatus.DAMAGED else None
-
-    def _shown(self, name: str) -> RunInfo | None:
-        try:
-            return frames.parse_facts((self.directory / name / "run.json").read_bytes())
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
+        shown = read_shown(self.directory / name)
+        return shown.info if shown is not None and shown.info.status == RunStatus.DAMAGED else None
 
     def _key_path(self, key: bytes) -> Path:
         return self.directory / ".keys" / key.hex()
@@ -310,7 +304,10 @@ class FileStore(BaseStore):
     def _claim(self, key: bytes, name: str) -> bool:
         """Claim `key` for the folder `name`; return `False` if another run has it."""
         owner = self._owner(key)
-        if owner not in (None, name) and self._is_run(str(owner)):
+        # No lock of the other is taken: the caller may hold some.
+        if owner not in (None, name) and in_folder(
+            self.directory, str(owner), Access.LOOK, self._states, _info
+        ):
             return False
         path = self._key_path(key)
         if not path.parent.is_dir():
@@ -320,13 +317,9 @@ class FileStore(BaseStore):
             write_whole(path, name.encode(), durable=True)
         return True
 
-    def _is_run(self, name: str) -> bool:
-        """Return whether the folder holds a run. Takes no lock: the caller may hold some."""
-        try:
-            with reading(self.directory / name / "journal") as fd:
-                return load_state(fd, name) is not None
-        except FileNotFoundError:
-            return False
+
+def _info(folder: RunFolder | None) -> RunInfo | None:
+    return folder.state.info if folder and folder.state else None
 
 
 def _page(folder: RunFolder, after: int, last: int) -> tuple[list[Entry], bool]:

@@ -340,8 +340,9 @@ class Watch(Background):
 
     def close(self) -> None:
         """Wake all waiting threads, and listen no more."""
-        locked(self._lock, self._changed.notify_all)
-        thread, wake = locked(self._lock, self._end)
+        self._ended.set()
+        locked(self._lock, self._changed.notify_all)  # Whoever is about to start the thread has done so then.
+        thread, wake = self._thread, self._wake
         if thread is not None and wake is not None:
             os.write(wake[1], b"!")
             self._join(15)
@@ -349,10 +350,6 @@ class Watch(Background):
             self._wake = None
             for end in wake:
                 os.close(end)
-
-    def _end(self) -> tuple[threading.Thread | None, tuple[int, int] | None]:
-        self._ended.set()
-        return self._thread, self._wake
 
     def _run(self) -> None:
         delay = 0.05

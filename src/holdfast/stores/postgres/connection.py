@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 import psycopg
@@ -27,6 +27,9 @@ from psycopg.pq import TransactionStatus
 from holdfast.errors import CorruptJournal, Remedy, StoreError, closest
 from holdfast.stores.base import DEFAULT_NAMESPACE
 from holdfast.stores.namespaces import chosen_namespace, in_namespace, is_cut_short, wanted_namespace
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.embedded import EmbeddedServer
 
 PASSWORD_VARIABLE, PASSWORD_FILE_VARIABLE = "HOLDFAST_STORE_PASSWORD", "HOLDFAST_STORE_PASSWORD_FILE"
 DEFAULT_SCHEMA = "holdfast"
@@ -293,18 +296,10 @@ _abandoned: list[Connection] = []
 """The connections of a parent process: its children must neither use nor close them."""
 
 
-class Host(Protocol):
-    """A keeper of a server, such as the embedded one."""
-
-    def enter(self) -> None: ...
-    def revive(self) -> None: ...
-    def leave(self) -> None: ...
-
-
 class Server:
     """The server at one address. Every method may be called from any thread."""
 
-    def __init__(self, address: Address, host: Host | None = None) -> None:
+    def __init__(self, address: Address, host: EmbeddedServer | None = None) -> None:
         self.address = address
         self._host = host
         self.closed = threading.Event()
@@ -331,23 +326,21 @@ class Server:
 
     def connect(self) -> Connection:
         """Open a connection, in one attempt: autocommit, with the store's schema as its search path."""
+        parameters: dict[str, Any] = {**self.address.parameters, "autocommit": True}
+        if self._host is not None:
+            self._host.enter()
         with ExitStack() as undo:
-            connection = self._connected()
+            try:
+                connection = psycopg.connect(**parameters)
+            except psycopg.OperationalError:
+                if self._host is None:
+                    raise
+                self._host.revive()
+                connection = psycopg.connect(**parameters)
             undo.callback(connection.close)
             connection.execute(_SESSION, (quoted(self.address.schema),))
             undo.pop_all()
         return connection
-
-    def _connected(self) -> Connection:
-        if self._host is not None:
-            self._host.enter()
-        try:
-            return psycopg.connect(**self.address.parameters, autocommit=True)  # type: ignore[arg-type]
-        except psycopg.OperationalError:
-            if self._host is None:
-                raise
-            self._host.revive()
-            return psycopg.connect(**self.address.parameters, autocommit=True)  # type: ignore[arg-type]
 
     def retry(self, attempt: Callable[[], Result], timeout: float | None = None) -> Result:
         """Repeat `attempt` while the server is away, up to the address's timeout, or while others clash with it."""

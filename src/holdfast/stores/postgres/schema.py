@@ -64,7 +64,15 @@ def create(connection: Connection, address: Address) -> None:
     """Create the schema if it is missing, in one transaction; harmless if another process has just done so."""
     if read_version(connection, address):
         return
-    _check_server(connection, address)
+    version = connection.info.server_version // 10000
+    if version < OLDEST_SERVER:
+        raise StoreError(f"{address.url} is PostgreSQL {version}; version {OLDEST_SERVER} or newer is needed")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(
+            f"the database of {address.url} is encoded in {encoding}; make one that is encoded in UTF8: "
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
     try:
         # A transaction that begins behind the lock sees what the holder before it has created.
         with _locked(connection, address), connection.transaction():
@@ -95,18 +103,6 @@ def _locked(connection: Connection, address: Address) -> Iterator[None]:
             connection.execute("SELECT pg_advisory_unlock(%s::bigint)", (key,))
 
 
-def _check_server(connection: Connection, address: Address) -> None:
-    version = connection.info.server_version // 10000
-    if version < OLDEST_SERVER:
-        raise StoreError(f"{address.url} is PostgreSQL {version}; version {OLDEST_SERVER} or newer is needed")
-    encoding = connection.info.parameter_status("server_encoding")
-    if encoding != "UTF8":
-        raise StoreError(
-            f"the database of {address.url} is encoded in {encoding}; make one that is encoded in UTF8: "
-            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
-        )
-
-
 def prepare(connection: Connection, address: Address) -> bytes:
     """Create the schema if need be and check that this role may use the namespace; return the key of its topics."""
     create(connection, address)
@@ -120,21 +116,14 @@ def prepare(connection: Connection, address: Address) -> bytes:
             f"SELECT {quoted(address.schema)}.admit({literal(row[1])}, {literal(address.namespace)}) "
             "as the owner of the schema, or use another namespace"
         )
-    return _topic_key(connection, address.namespace)
-
-
-def _topic_key(connection: Connection, namespace: str) -> bytes:
-    """Return the key of a namespace's topics; `admit` has made it where the role is not the owner.
-
-    A role that may not write, and comes before any that may, gets a key of its own: nothing was announced there yet.
-    """
-    wanted = ("SELECT key FROM topic_key WHERE namespace = %s", (namespace,))
+    # `admit` has made the key where the role is not the owner. A role that may not write, and comes before any that
+    # may, gets a key of its own: nothing was announced there yet.
+    wanted = ("SELECT key FROM topic_key WHERE namespace = %s", (address.namespace,))
     row = connection.execute(*wanted).fetchone()
     if row is None:
         with suppress(errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege):
-            connection.execute(
-                "INSERT INTO topic_key (namespace) VALUES (%s) ON CONFLICT DO NOTHING", (namespace,)
-            )
+            new = "INSERT INTO topic_key (namespace) VALUES (%s) ON CONFLICT DO NOTHING"
+            connection.execute(new, (address.namespace,))
             row = connection.execute(*wanted).fetchone()
     return os.urandom(32) if row is None else bytes(row[0])
 

@@ -149,7 +149,14 @@ class PostgresStore(BaseStore):
         if not appends:
             return []
         answers = self._writing.write(lambda writer: writer.commit(appends))
-        self._announce([append for append, answer in zip(appends, answers, strict=True) if answer is None])
+        written = [append for append, answer in zip(appends, answers, strict=True) if answer is None]
+        topics = [self._topic(append.run) for append in written]
+        infos = [append.info for append in written if append.info is not None]
+        is_queued = any(
+            info.queue and (info.status == RunStatus.QUEUED or info.due_at is not None) for info in infos
+        )
+        self._watch.heard(topics)
+        self._announcer.tell(topics, [self._topic()] if is_queued else [], urgent=bool(infos))
         return answers
 
     def _page(self, run: str, after: int, last: int) -> tuple[list[Entry], bool]:
@@ -304,16 +311,6 @@ class PostgresStore(BaseStore):
             trial.enter_context(connection.transaction())
             stack.push(trial.pop_all())
         return connection
-
-    def _announce(self, appends: Sequence[Append]) -> None:
-        """Notify others of what was written."""
-        topics = [self._topic(append.run) for append in appends]
-        infos = [append.info for append in appends if append.info is not None]
-        is_queued = any(
-            info.queue and (info.status == RunStatus.QUEUED or info.due_at is not None) for info in infos
-        )
-        self._watch.heard(topics)
-        self._announcer.tell(topics, [self._topic()] if is_queued else [], urgent=bool(infos))
 
 
 class _Parts:

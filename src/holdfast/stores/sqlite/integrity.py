@@ -84,9 +84,19 @@ class SqliteInspector(TableInspector):
         return found
 
     def runs(self) -> Listing:
+        """Return all runs whose rows can be read from either end, if something in the middle cannot."""
+        query = f"SELECT no, {', '.join(COLUMNS)} FROM runs NOT INDEXED ORDER BY no"
+        rows: list[Sequence[Any]] = []
         infos: list[RunInfo] = []
         problems: list[str] = []
-        for number, *row in self._runs_around(problems):
+        try:
+            rows.extend(self.rows(query))
+        except StoreError as error:
+            problems.append(f"table runs cannot be read as a whole: {error}")
+            seen = {row[0] for row in rows}
+            with suppress(StoreError):
+                rows.extend(row for row in self.rows(f"{query} DESC") if row[0] not in seen)
+        for number, *row in rows:
             observed = _observed(tuple(row), None)
             if observed is None or observed.problem:
                 problems.append(observed.problem if observed else f"row {number} of table runs is damaged")
@@ -94,19 +104,6 @@ class SqliteInspector(TableInspector):
                 self._numbers[observed.info.run] = number
                 infos.append(observed.info)
         return Listing(infos, problems)
-
-    def _runs_around(self, problems: list[str]) -> list[Sequence[Any]]:
-        """Return all rows of runs that can be read from either end, if something in the middle cannot."""
-        query = f"SELECT no, {', '.join(COLUMNS)} FROM runs NOT INDEXED ORDER BY no"
-        found: list[Sequence[Any]] = []
-        try:
-            found.extend(self.rows(query))
-        except StoreError as error:
-            problems.append(f"table runs cannot be read as a whole: {error}")
-            seen = {row[0] for row in found}
-            with suppress(StoreError):
-                found.extend(row for row in self.rows(f"{query} DESC") if row[0] not in seen)
-        return found
 
     def observe(self, run: str) -> Observed | None:
         for _ in range(2):
