@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.commands.doctor import REQUIRED
-from tests.cli.calling import ASKING, CHAIN, call, environment, pasted, ran, start, write
-from tests.cli.looking import SOURCE
+from tests.cli.in_process import SOURCE
+from tests.cli.processes import ASKING, CHAIN, call, environment, pasted, ran, start, write
 
 DOUBTFUL = """
 workflow: {name: doubtful}
