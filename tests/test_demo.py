@@ -78,7 +78,7 @@ def test_a_bad_key_in_the_environment_is_a_message_too(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_KEY", "short")
 
-    assert main(["demo"]) == 1
+    assert main(["demo"]) == 3
 
     assert "HOLDFAST_KEY" in capsys.readouterr().err
 

@@ -146,12 +146,11 @@ class StateGraph:
             self._nodes[name] = Node(name, _nothing, **options)
         if after is not None:
             self._is_dag = True
-            self._add_after(
-                name, [after] if isinstance(after, str) else list(dict.fromkeys(after)) or [START]
-            )
+            self._add_after(name, after)
         return self
 
-    def _add_after(self, name: str, sources: list[str]) -> None:
+    def _add_after(self, name: str, after: str | Iterable[str]) -> None:
+        sources = [after] if isinstance(after, str) else list(dict.fromkeys(after)) or [START]
         if len(sources) == 1:
             self._plain_edges.add((sources[0], name))
             self._edges.append(Edge(sources[0], name))
