@@ -17,10 +17,10 @@ from holdfast.capsules.summary import CapsuleInfo, CapsuleStep
 from holdfast.cli.commands.checkpoints import CheckpointView, Removal
 from holdfast.cli.commands.run import QueuedRun
 from holdfast.cli.commands.store import COPIED_KEYS, COPY_KEYS, MIGRATE_KEYS, STATS_KEYS
-from holdfast.cli.display.plans import PlanView, Row
-from holdfast.cli.ending import Ending
 from holdfast.cli.errors import error_as_json
+from holdfast.cli.execution import Ending
 from holdfast.cli.main import ENTRIES, commands
+from holdfast.cli.plans import PlanView, Row
 from holdfast.engine.transfer import CopyOutcome
 from holdfast.fleet.queues import QueueLine
 from holdfast.fleet.schedules import ScheduleLine

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import START, StateGraph, open_store
-from holdfast.cli.display.lines import WorkerLines
+from holdfast.cli.commands.worker import WorkerLines
 from holdfast.fleet.worker import WorkerEvent
 from tests.cli.in_process import Call, caller
 from tests.cli.processes import ASKING, CHAIN, SLOW, call, ran, start, until, write

@@ -9,8 +9,7 @@ import click
 import pytest
 
 from holdfast import AnswerRejected, Pause
-from holdfast.cli.inputs import fitting, read_inputs, read_pairs
-from holdfast.cli.questions import read_answers
+from holdfast.cli.questions import fitting, read_answers, read_inputs, read_pairs
 
 
 def pause(name: str, kind: str = "ask", schema: dict[str, Any] | None = None, step: str = "") -> Pause:

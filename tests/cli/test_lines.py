@@ -6,8 +6,7 @@ import io
 from typing import Any
 
 from holdfast import Event
-from holdfast.cli.display.lines import Lines
-from holdfast.cli.display.progress import Place, Progress, place_of
+from holdfast.cli.progress import Lines, Place, Progress, place_of
 
 
 def told(*events: Event, **options: Any) -> list[str]:

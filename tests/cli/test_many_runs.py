@@ -13,6 +13,7 @@ import pytest
 from holdfast import ExecutionError
 from holdfast.cli.commands.checkpoints import _found, planned
 from holdfast.cli.commands.runs import view_of
+from holdfast.cli.options import Options
 from holdfast.cli.session import Session
 from holdfast.cli.targets import latest_unfinished
 from holdfast.engine.resume import find_run
@@ -23,6 +24,8 @@ from holdfast.stores.base import Append, Entry, RunInfo
 from holdfast.stores.memory import MemoryStore
 from holdfast.views.runs import run_list
 from tests.graphs import chain
+
+NEWEST = Options(run=None, workflow=None, limit=2)
 
 
 class Noting(MemoryStore):
@@ -54,7 +57,7 @@ def store() -> Noting:
 
 WANTED: dict[str, Callable[[Journal], object]] = {
     "a page of runs": lambda journal: run_list(journal, limit=2),
-    "a page of checkpoints": lambda journal: _found(Session(journal=journal), None, None, 2),
+    "a page of checkpoints": lambda journal: _found(Session(journal=journal), NEWEST),
     "a run by how its id begins": lambda journal: view_of(Session(journal=journal), "good"),
     "what to resume of a workflow": lambda journal: find_run(journal.store, "w"),
     "what to resume": lambda journal: latest_unfinished(journal.store),
@@ -82,6 +85,6 @@ def test_the_checkpoints_of_a_run_that_goes_on_for_long_are_among_the_newest(sto
     mark = sealed_mark(encode_mark(1, ["a"], ["b"], ""), info.key, 1, at, 0)
     store.commit([Append("long", 0, [Entry(1, at, b"", b"", mark)], info)])
 
-    found = _found(Session(journal=Journal(store)), None, None, 2)
+    found = _found(Session(journal=Journal(store)), NEWEST)
 
     assert [point.run_id for point in found] == ["long", "later-2"]

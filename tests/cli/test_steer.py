@@ -56,7 +56,7 @@ Say = Callable[..., Told]
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     """The command line, in this process and in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("holdfast.cli.commands.steer.TIMEOUT", 0.1)
+    monkeypatch.setattr("holdfast.cli.commands.control.TIMEOUT", 0.1)
 
     def said(*words: str) -> Told:
         code = main(words)

@@ -117,19 +117,15 @@ def _is_shown(word: str) -> bool:
 
 
 def _ansi_quoted(word: str) -> str:
-    signs = (
-        _byte_codes(sign) if not _is_shown(sign) else {"'": "\\'", "\\": "\\\\"}.get(sign, sign)
-        for sign in word
-    )
+    signs = []
+    for sign in word:
+        try:
+            raw = sign.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raw = sign.encode("utf-8", "surrogatepass")
+        codes = "".join(f"\\x{byte:02x}" for byte in raw)
+        signs.append({"'": "\\'", "\\": "\\\\"}.get(sign, sign) if _is_shown(sign) else codes)
     return f"$'{''.join(signs)}'"
-
-
-def _byte_codes(sign: str) -> str:
-    try:
-        raw = sign.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raw = sign.encode("utf-8", "surrogatepass")
-    return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def program(argv: Sequence[str] | None = None) -> list[str]:

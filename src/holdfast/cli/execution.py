@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from holdfast.cli import errors
-from holdfast.cli.display.lines import Watch, watching
-from holdfast.cli.display.progress import Progress
-from holdfast.cli.ending import Ending, Kept, kept_at, kept_of, reused_steps, status_code
-from holdfast.cli.inputs import all_steps, check_conditions, first_that_holds, rows_of, wording_of
+from holdfast.cli.command_lines import answerable, command_line, doubt_lines
 from holdfast.cli.options import ExecutionOptions, RunOptions
 from holdfast.cli.output import visible
+from holdfast.cli.progress import DONE, HELPERS, PENDING, Progress, Watch, place_of, watching
 from holdfast.cli.questions import (
     GATES,
     AnsweredElsewhere,
@@ -27,28 +25,302 @@ from holdfast.cli.questions import (
     Terminal,
     Terminated,
     ask,
+    check_conditions,
+    first_that_holds,
+    rows_of,
     sigterm_leaves,
+    wording_of,
 )
-from holdfast.cli.render import count, json_text, one_line, place_in_code, print_json
+from holdfast.cli.render import (
+    duration,
+    json_text,
+    local_time,
+    money,
+    one_line,
+    place_in_code,
+    print_json,
+    shortened,
+)
 from holdfast.cli.session import config_of
-from holdfast.cli.store_option import exists
 from holdfast.cli.targets import REPLANNED, Target, stored_workflow
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
 from holdfast.engine.environment import settle
 from holdfast.engine.once import StepInterrupted
+from holdfast.engine.runner import state_of
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer
 from holdfast.graph.graph import base_name
+from holdfast.journal.records import StepFinished
+from holdfast.journal.run_state import DONE as FINISHED
+from holdfast.journal.run_state import FAILED
 from holdfast.values import RunStatus
-from holdfast.views.plain import plain
-from holdfast.views.run_view import PauseView, mark_shared_names, steps_in
+from holdfast.views.charges import total
+from holdfast.views.plain import View, plain
+from holdfast.views.run_view import (
+    NOTHING,
+    Counts,
+    PauseView,
+    counted,
+    mark_shared_names,
+    statuses,
+    steps_in,
+)
+from holdfast.views.usage import ledger
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
-    from holdfast.engine.settings import Outcome, Pause
-    from holdfast.workflows.model import Ask, Definition, Question, Step
+    from holdfast.engine.settings import Outcome, Pause, Stats
+    from holdfast.journal.journal import Loaded
+    from holdfast.stores.base import RunInfo
     from holdfast.workflows.workflow import Workflow
+
+MANY_ENTRIES = 5000
+"""A journal with more entries is not read as a whole to sum up the time of the finished steps."""
+
+
+def status_code(status: str) -> int:
+    """Return the exit code of a run's status; a run that is still running is no failure."""
+    codes = {RunStatus.PAUSED: errors.PAUSED, RunStatus.INTERRUPTED: errors.INTERRUPTED}
+    going = (RunStatus.COMPLETED, RunStatus.RUNNING, RunStatus.QUEUED)
+    found = RunStatus(status)
+    return errors.COMPLETED if found in going else codes.get(found, errors.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The finished steps of a stored run and what they cost; and the attempt that failed, if one did."""
+
+    counts: Counts = NOTHING
+    """The finished steps and items, those of open sub-workflows included."""
+    steps: int = 0
+    """The finished steps of the workflow itself."""
+    seconds: float = 0.0
+    cost: float = 0.0
+    spent: float = 0.0
+    """US dollars that the run has spent, wasted ones included."""
+    failed_step: str = ""
+    failed_attempt: int = 0
+    statuses: tuple[tuple[str, str], ...] = ()
+    """Each finished step of a workflow file with its status."""
+    items: tuple[tuple[str, str], ...] = ()
+    """The items of for-each steps under way, by the names of their steps: done, failed or pending."""
+    reused: int = 0
+    """How many of the steps reused results of another run."""
+
+
+def kept_of(app: App, run_id: str) -> Kept | None:
+    """Return what is finished of a run; `None` if nothing is stored, or the store cannot be read."""
+    settings = app._settings
+    try:
+        loaded = settings.journal.load(settings.journal.info(run_id), settings.codec)
+        kept = _kept(app, loaded)
+        if loaded.seq <= MANY_ENTRIES:
+            part = ledger(settings.journal, loaded.info.run).kept
+            kept = replace(kept, seconds=min(part.seconds, kept.seconds), cost=part.cost)
+        run = loaded.run
+        failed = next((step for step in run.active() if step.status == FAILED), None)
+        items = [step for step in run.active() if step.key is not None]
+        reused = 0
+        if run.reuse is not None:
+            _, history = settings.journal.history(loaded.info, settings.codec)
+            found = (record for _, records in history for record in records)
+            ids = {record.step for record in found if isinstance(record, StepFinished) and record.origin}
+            reused = reused_steps(app, ids).steps
+        return replace(
+            kept,
+            failed_step="" if failed is None else place_of(failed.id, failed.node).label,
+            failed_attempt=0 if failed is None else failed.attempt,
+            items=tuple((step.id, DONE if step.status == FINISHED else PENDING) for step in items),
+            reused=reused,
+        )
+    except HoldfastError:
+        return None
+
+
+def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
+    """Return what is finished of a run at an entry of its journal; `None` if nothing is."""
+    if not seq:
+        return None
+    try:
+        kept = _kept(app, app._settings.journal.load(info, app._settings.codec, seq))
+    except HoldfastError:
+        return None
+    return kept if kept.steps else None
+
+
+def _kept(app: App, loaded: Loaded) -> Kept:
+    run, state = loaded.run, state_of(loaded, app._settings)
+    spent = total(*run.spending.values()).cost
+    return Kept(
+        counts=counted(run),
+        steps=steps_in(state),
+        seconds=run.seconds,
+        cost=spent,
+        spent=spent,
+        statuses=tuple(statuses(state)),
+    )
+
+
+def reused_steps(app: App, ids: Iterable[str]) -> Counts:
+    """Return how many steps of the workflow itself, and items, are finished by reused results."""
+    nodes = app._settings.graph.nodes
+    own = {place_of(name) for name in ids if "/" not in name}
+    whole = [place for place in own if place.role == "done" or f"{place.path[0]}:done" not in nodes]
+    steps = {place.path for place in whole if place.role not in HELPERS.values()}
+    return Counts(len(steps), sum(place.key is not None for place in own))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending(View):
+    """How a command's work on a run ended. `before` is what was finished before."""
+
+    JSON: ClassVar[str] = (
+        "status run_id workflow store output! stats=stats_json cost "
+        "pauses=answerable_pauses error=fault warnings resume"
+    )
+
+    status: RunStatus
+    run_id: str
+    workflow: str
+    store: str
+    seconds: float = 0.0
+    output: Any = None
+    stats: Stats | None = None
+    steps_run: int = 0
+    cost: float = 0.0
+    pauses: tuple[PauseView, ...] = ()
+    error: str = ""
+    node: str = ""
+    kept: Kept | None = None
+    before: Kept | None = None
+    warnings: tuple[str, ...] = ()
+    reason: str = ""
+    place: str = ""
+    """Where the user's own code failed."""
+    trace: str = ""
+    """The traceback of a failed step, if it is wanted."""
+    reused: Counts = NOTHING
+    """How many steps and items reused results of an earlier run."""
+    is_in_doubt: bool = False
+    """Whether it failed at an interrupted step that may not be repeated unasked."""
+
+    @property
+    def resume(self) -> str | None:
+        """The command that resumes the run; `None` if there is nothing to resume."""
+        lost = self.store.startswith("memory:") or (self.kept is None and not self.pauses)
+        if self.status == RunStatus.COMPLETED or lost:
+            return None
+        asking = [word for text in self._examples() for word in ("--answer", text)]
+        return command_line("resume", self.run_id, *asking, store=self.store)
+
+    @property
+    def stats_json(self) -> dict[str, Any]:
+        """The stats as plain data, with the steps of the workflow itself; of a failed execution only these."""
+        own = {"steps_run": self.steps_run, "steps_reused": self.reused.steps}
+        return own if self.stats is None else {**asdict(self.stats), **own}
+
+    @property
+    def answerable_pauses(self) -> list[dict[str, Any]]:
+        """The pauses as plain data, with the commands that answer them."""
+        return answerable(self.pauses, self.store)
+
+    @property
+    def failed(self) -> tuple[str, int]:
+        """The step that failed and its attempt; empty if none did."""
+        kept = self.kept or Kept()
+        return kept.failed_step or self.node, kept.failed_attempt
+
+    @property
+    def fault(self) -> dict[str, Any] | None:
+        """The failure as plain data."""
+        step, attempt = self.failed
+        return {"step": step, "attempt": attempt or None, "message": self.error} if self.error else None
+
+    def lines(self) -> list[str]:
+        """Return the message for people."""
+        tell = {
+            RunStatus.COMPLETED: self._completed,
+            RunStatus.PAUSED: self._paused,
+            RunStatus.FAILED: self._failed,
+        }.get(self.status, self._stopped)
+        return [*self._saved_line(), *tell(), *(f"warning: {one_line(text)}" for text in self.warnings)]
+
+    def _saved_line(self) -> list[str]:
+        before, stats, parts = self.before, self.stats, []
+        if before is not None and (self.status == RunStatus.COMPLETED or self.steps_run):
+            parts.append(f"kept {before.counts} ({_saved(before.seconds, before.cost)} saved)")
+        if stats is not None and stats.steps_reused:
+            parts.append(f"reused {self.reused} ({_saved(stats.seconds_saved, stats.cost_saved)} saved)")
+        return [f"{', '.join(parts)}, ran {self.steps_run}"] if parts else []
+
+    def _completed(self) -> list[str]:
+        cost = f", {money(self.cost)}" if self.cost else ""
+        lines = [f"completed in {duration(self.seconds)}: run {self.run_id}{cost}"]
+        if self.output is not None and self.output != {}:
+            whole = command_line("show", self.run_id, "--output", store=self.store)
+            lines += ["output:", shortened(self.output, whole)]
+        return lines
+
+    def _failed(self) -> list[str]:
+        step, attempts = self.failed
+        attempt = f" (attempt {attempts})" if attempts > 1 else ""
+        what = f"step {step!r} failed{attempt}" if step else "failed"
+        trace = [visible(self.trace).rstrip()] if self.trace else []
+        lines = [*trace, f"failed: run {self.run_id}: {what}: {visible(self.error)}"]
+        if self.place:
+            name = step.partition("[")[0].partition(" ")[0]
+            more = command_line("show", self.run_id, "--step", name, store=self.store)
+            lines += [f"  at {visible(self.place)}", f"  more: {more}"]
+        return [*lines, *self._how_to_resume()]
+
+    def _stopped(self) -> list[str]:
+        reason = f" ({one_line(self.reason)})" if self.reason else ""
+        return [f"{self.status}{reason}: run {self.run_id} is saved", *self._how_to_resume()]
+
+    def _how_to_resume(self) -> list[str]:
+        kept, resume = self.kept, self.resume
+        if not resume:
+            return ["nothing of the run is kept"]
+        lines = []
+        if kept is not None:
+            lines = [f"{kept.counts.text('finished')} kept ({_saved(kept.seconds, kept.cost)})"]
+        if not self.is_in_doubt:
+            return [*lines, f"resume with: {resume}"]
+        doubt = "find out whether it took effect, then resume with one of:"
+        return [*lines, doubt, *doubt_lines(self.run_id, self.store)]
+
+    def _paused(self) -> list[str]:
+        lines = [f"paused: run {self.run_id}"]
+        for pause in self.pauses:
+            name = f"{one_line(pause.name)}: " if pause.name and pause.name != pause.prompt else ""
+            prompt = visible(pause.prompt).replace("\n", "\n    ")
+            lines.append(f"  {name}{prompt}")
+            if pause.choices:
+                lines.append(f"    choices: {', '.join(visible(str(choice)) for choice in pause.choices)}")
+            until = f", until {local_time(pause.until)}" if pause.until is not None else ""
+            lines.append(f"    since {local_time(pause.since)}{until}")
+        resume, given = self.resume, self._examples()
+        if not resume:
+            return [*lines, "nothing of the run is kept"]
+        if not given:
+            return [*lines, f"resume with: {resume}"]
+        only = command_line("answer", self.run_id, *given, store=self.store)
+        return [*lines, f"answer and resume: {resume}", f"answer only:       {only}"]
+
+    def _examples(self) -> list[str]:
+        """Return an example of an answer for every question, as a command takes it."""
+        questions = [pause for pause in self.pauses if not pause.is_gate]
+        named = len(questions) > 1
+        return [f"{pause.handle}={pause.example}" if named else pause.example for pause in questions]
+
+
+def _saved(seconds: float, cost: float) -> str:
+    return f"{seconds:.1f} s{f', {money(cost)}' if cost else ''}"
+
+
+# One command's work on one run.
+
 
 Begin = Callable[[Observer | None], "Outcome"]
 
@@ -124,29 +396,29 @@ class Execution:
             return None, elsewhere.code
         else:
             ending = self._of(outcome)
-            if ending.status == RunStatus.COMPLETED and self._meets_condition(outcome):
+            condition = first_that_holds(self._options.fail_on_state, outcome.state)
+            if ending.status == RunStatus.COMPLETED and condition:
+                click.echo(f"holdfast: the final state has {condition}", err=True)
                 return ending, errors.FAILED
-        return ending, ending.exit_code
+        return ending, status_code(ending.status)
 
     def _until_stopped(self, watch: Watch, begin: Begin) -> Outcome:
         outcome = watch.during(begin)
         while (reply := self._reply(outcome)) is not None:
             try:
                 self._reload_file(outcome.run_id)
-                outcome = watch.during(partial(self._resume, outcome.run_id, reply))
+                again = partial(
+                    self._app.resume,
+                    outcome.run_id,
+                    answers=dict(reply.answers) or None,
+                    update=dict(reply.update) or None,
+                )
+                outcome = watch.during(lambda observer, again=again: again(observer=observer))
             except (AnswerRejected, StateInvalid) as error:
                 if not self._options.asks:
                     raise
                 click.echo(f"Not taken: {visible(errors.explain_error(error))}", file=self._options.out)
         return outcome
-
-    def _resume(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
-        return self._app.resume(
-            run_id,
-            answers=dict(reply.answers) or None,
-            update=dict(reply.update) or None,
-            observer=observer,
-        )
 
     def _reload_file(self, run_id: str) -> bool:
         """Switch to another version of the workflow file if somebody replanned the run; return True if so."""
@@ -173,8 +445,7 @@ class Execution:
             return Reply()
         if outcome.status != RunStatus.PAUSED:
             return None
-        only_gates = all(pause.kind in GATES for pause in outcome.pauses)
-        if self._options.auto_continue and only_gates:
+        if self._options.auto_continue and all(pause.kind in GATES for pause in outcome.pauses):
             return Reply()
         return self._asked(outcome) if self._options.asks and outcome.pauses else None
 
@@ -225,53 +496,44 @@ class Execution:
             [
                 PauseView(
                     outcome.run_id,
-                    pause.id,
-                    pause.kind,
-                    base_name(pause.node),
-                    pause.name,
-                    self._scrubbed(pause.prompt),
-                    pause.schema,
-                    pause.since,
-                    pause.expires_at,
-                    pause.node,
+                    each.id,
+                    each.kind,
+                    base_name(each.node),
+                    each.name,
+                    self._scrubbed(each.prompt),
+                    each.schema,
+                    each.since,
+                    each.expires_at,
+                    each.node,
                 )
-                for pause in outcome.pauses
+                for each in outcome.pauses
             ]
         )
 
     def _failure(self, error: ExecutionError) -> Ending:
-        kept = kept_of(self._app, error.run_id or "")
         cause = error.cause if error.cause is not None else error.__cause__
-        text = errors.explain_error(error) if cause is None else _cause_text(cause)
+        if cause is None or isinstance(cause, HoldfastError):
+            text, place = errors.explain_error(cause or error), ""
+        else:
+            text, place = f"{type(cause).__name__}: {cause}", place_in_code(cause)
         return replace(
-            self._ending(RunStatus.FAILED, error.run_id or ""),
+            self._stopped(error.run_id or ""),
+            status=RunStatus.FAILED,
             error=self._scrubbed(text),
             colliding=next((each.options["step"] for each in error.remedies if each.action == "skip"), ""),
             is_in_doubt=isinstance(cause, StepInterrupted),
-            place=self._scrubbed(place_in_code(cause)) if not isinstance(cause, HoldfastError) else "",
+            place=self._scrubbed(place),
             trace=self._scrubbed("".join(traceback.format_exception(cause))) if cause and is_debug() else "",
             node=(error.node or "").partition(":")[0],
-            cost=kept.spent if kept is not None else 0.0,
-            kept=kept,
-            steps_run=self._steps_run(kept),
         )
 
-    def _stopped(self, run_id: str, reason: str) -> Ending:
-        kept = kept_of(self._app, run_id)
-        cost = kept.spent if kept is not None else 0.0
-        return replace(
-            self._ending(RunStatus.INTERRUPTED, run_id),
-            reason=reason,
-            kept=kept,
-            cost=cost,
-            steps_run=self._steps_run(kept),
-        )
-
-    def _steps_run(self, kept: Kept | None) -> int:
+    def _stopped(self, run_id: str, reason: str = "") -> Ending:
+        ending, kept = self._ending(RunStatus.INTERRUPTED, run_id), kept_of(self._app, run_id)
         if kept is None:
-            return 0
+            return replace(ending, reason=reason)
         before = kept.reused if self._before is None else self._before.steps
-        return max(0, kept.steps - before)
+        steps_run = max(0, kept.steps - before)
+        return replace(ending, reason=reason, kept=kept, cost=kept.spent, steps_run=steps_run)
 
     def _ending(self, status: RunStatus, run_id: str) -> Ending:
         seconds = time.monotonic() - self._began
@@ -293,20 +555,6 @@ class Execution:
             click.echo("\n".join(ending.lines()), file=options.out)
         else:
             click.echo("\n".join(ending.lines()), err=True)
-
-    def _meets_condition(self, outcome: Outcome) -> bool:
-        condition = first_that_holds(self._options.fail_on_state, outcome.state)
-        if condition:
-            click.echo(f"holdfast: the final state has {condition}", err=True)
-        return bool(condition)
-
-
-def _cause_text(cause: BaseException) -> str:
-    return (
-        errors.explain_error(cause)
-        if isinstance(cause, HoldfastError)
-        else f"{type(cause).__name__}: {cause}"
-    )
 
 
 def _is_misconfigured(cause: BaseException | None) -> bool:
@@ -338,112 +586,3 @@ class _ContinuedElsewhere(Exception):
     def __init__(self, code: int) -> None:
         self.code = code
         super().__init__()
-
-
-# `holdfast run --dry-run`: what a run would do, without doing any of it.
-
-
-def print_dry_run(
-    workflow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool, json: bool
-) -> None:
-    """Print what a run with these inputs would do."""
-    plan = dry_run(workflow, inputs, url, skip_gates)
-    click.echo(json_text(plan) if json else "\n".join(_lines(plan)))
-
-
-def dry_run(workflow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool) -> dict[str, Any]:
-    """Return what a run would do, as plain data."""
-    definition = workflow.definition
-    steps = list(all_steps(definition.steps))
-    return {
-        "workflow": workflow.name,
-        "file": str(workflow.path),
-        "inputs": dict(inputs),
-        "store": url,
-        "store_exists": exists(url),
-        "waves": [[_described(step) for step in wave] for wave in waves(definition)],
-        "asks": [] if skip_gates else [ask for step in steps for ask in _asks(step)],
-        "gates": _gates(definition, steps),
-        "agents": [{"step": s.name, "model": s.agent.model} for s in steps if s.agent is not None],
-    }
-
-
-def waves(definition: Definition) -> list[list[Step]]:
-    """Return the steps in the order they run: one after the other, or with `after` as soon as they can.
-
-    Routes may lead elsewhere; they are notes of their steps.
-    """
-    steps = definition.steps
-    if not any(step.after for step in steps):
-        return [[step] for step in steps]
-    levels: dict[str, int] = {}
-    waited = {step.name: waits_for(step) for step in steps}
-    for _ in steps:
-        for name, before in waited.items():
-            levels[name] = max((levels.get(other, 0) + 1 for other in before), default=0)
-    return [[step for step in steps if levels[step.name] == level] for level in sorted(set(levels.values()))]
-
-
-def waits_for(step: Step) -> list[str]:
-    """Return the names of the steps that a step waits for."""
-    return [after.step for after in step.after]
-
-
-def _described(step: Step) -> dict[str, Any]:
-    found: dict[str, Any] = {"step": step.name, "kind": step.kind, "notes": list(_notes(step))}
-    if inner := step.members:
-        found["steps"] = [_described(member) for member in inner]
-    return found
-
-
-def _notes(step: Step) -> Iterable[str]:
-    if before := waits_for(step):
-        yield f"after {', '.join(before)}"
-    if step.when is not None:
-        yield f"only if {step.when}"
-    if step.for_each is not None:
-        how = "one by one" if step.for_each.mode == "sequential" else f"{step.for_each.max_parallel} at once"
-        yield f"for each of {one_line(str(step.for_each.in_), 60)}, {how}"
-    if step.agent is not None:
-        yield f"model {step.agent.model}"
-    if step.retry is not None and step.retry.attempts > 1:
-        yield f"up to {step.retry.attempts} attempts"
-    for route in step.routes or ():
-        yield f"then {route.to}" + (f" if {route.when}" if route.when else "")
-
-
-def _asks(step: Step) -> Iterable[dict[str, Any]]:
-    asked: Sequence[Ask | Question] = () if step.ask is None else step.ask.questions or (step.ask,)
-    for question in asked:
-        values = [choice.value for choice in question.choices or ()]
-        yield {"step": step.name, "prompt": question.prompt, "choices": values or None}
-
-
-def _gates(definition: Definition, steps: Iterable[Step]) -> list[str]:
-    workflow = definition.workflow
-    own = [f"{step.interrupt} {step.name}" for step in steps if step.interrupt]
-    before = [f"before {name}" for name in workflow.interrupt_before]
-    return list(dict.fromkeys([*before, *(f"after {name}" for name in workflow.interrupt_after), *own]))
-
-
-def _lines(plan: dict[str, Any]) -> Iterable[str]:
-    number = sum(len(wave) for wave in plan["waves"])
-    yield f"workflow {plan['workflow']!r} ({plan['file']}) is valid; {count(number, 'step')}:"
-    for place, wave in enumerate(plan["waves"], 1):
-        for index, step in enumerate(wave):
-            yield from _step_lines(step, f"{place:>3}" if index == 0 else "   ")
-    yield f"inputs: {json_text(plan['inputs'], None)}"
-    for question in plan["asks"]:
-        choices = f" ({', '.join(map(str, question['choices']))})" if question["choices"] else ""
-        yield f"asks: {question['step']}: {one_line(question['prompt'])}{choices}"
-    yield from (f"pauses: {gate}" for gate in plan["gates"])
-    yield from (f"agent: {agent['step']} calls {agent['model']}" for agent in plan["agents"])
-    yield f"store: {plan['store']}" + ("" if plan["store_exists"] else " (would be created)")
-    yield "nothing was run or written"
-
-
-def _step_lines(step: dict[str, Any], mark: str, indent: str = "  ") -> Iterable[str]:
-    notes = f"  {'; '.join(step['notes'])}" if step["notes"] else ""
-    yield f"{mark}{indent}{step['step']:<16} {step['kind']:<10}{notes}".rstrip()
-    for member in step.get("steps", ()):
-        yield from _step_lines(member, "   ", f"{indent}  ")

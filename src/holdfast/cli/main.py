@@ -7,16 +7,18 @@ import contextlib
 import importlib
 import io
 import os
+import re
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from holdfast.cli.arguments import hide_passwords, store_options, without_debug
 from holdfast.cli.errors import report
 from holdfast.cli.output import gated
 
@@ -58,7 +60,7 @@ ENTRIES = {
     "answer": Entry(RUN, "control", "Answer what a run waits for."),
     "pause": Entry(RUN, "control", "Pause a run after the steps under way."),
     "cancel": Entry(RUN, "control", "Stop a run."),
-    "steps": Entry(RUN, "steer", "Skip, modify, inject and replan steps of a run."),
+    "steps": Entry(RUN, "control", "Skip, modify, inject and replan steps of a run."),
     "delete": Entry(RUN, "control", "Delete a run and its data."),
     "runs": Entry(LOOK, "runs", "List runs; edit, compare, tag, roll back and promote them."),
     "show": Entry(LOOK, "runs", "Show all about a run."),
@@ -169,57 +171,101 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
         ctx.exit()
 
 
+_FLAG: Any = {"is_flag": True, "expose_value": False}
+
+
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "-V",
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Print the version.",
-)
-@click.option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    help="Show tracebacks of errors; may follow the command too.",
-)
+@click.option("-V", "--version", callback=_print_version, help="Print the version.", is_eager=True, **_FLAG)
+@click.option("--debug", help="Show tracebacks of errors; may follow the command too.", **_FLAG)
 def commands() -> None:
     """Run workflows that save every finished step; `COMMAND --help` tells more."""
+
+
+# The arguments of the process: its passwords, which other users of the machine see, and the words before parsing.
+
+
+_IN_PLACE = re.compile(r"postgres(?:ql)?://[^:@/?]*:(.*)@", re.IGNORECASE | re.DOTALL)
+_IN_QUERY = re.compile(r"[?&][a-z_]*(?:password|secret|_key)=([^&]+)", re.IGNORECASE)
+_ARG_START, _ARG_END = 47, 48
+"""The fields of /proc/self/stat, from 0, with the addresses of a process's arguments."""
+
+
+def hide_passwords(words: Sequence[str]) -> None:
+    """Overwrite passwords of URLs among this process's arguments, where `ps` would show them.
+
+    They are visible from when the process starts until it has come here. Only Linux lets a process do this;
+    elsewhere nothing happens.
+    """
+    urls = [word for word in words if "postgres" in word.lower()]
+    found = [match[1] for word in urls for form in (_IN_PLACE, _IN_QUERY) for match in form.finditer(word)]
+    if any(found):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            _overwrite([password.encode("utf-8", "surrogateescape") for password in found if password])
+
+
+def _overwrite(passwords: Sequence[bytes]) -> None:
+    import ctypes
+
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(fields[field - 2]) for field in (_ARG_START, _ARG_END))
+    if not 0 < start < end:
+        return
+    arguments = ctypes.string_at(start, end - start)
+    if arguments != Path("/proc/self/cmdline").read_bytes():
+        return
+    for password in passwords:
+        for place in re.finditer(re.escape(password), arguments):
+            ctypes.memset(start + place.start(), ord("*"), len(password))
+
+
+def store_options(options: list[str]) -> str:
+    """Return the options of a command that name its store, as they can be pasted after another command."""
+    found = []
+    for name in ("--store", "--namespace"):
+        for number, word in enumerate(options):
+            given = options[number + 1 : number + 2] if word == name else [word.removeprefix(f"{name}=")]
+            if given and (word == name or word.startswith(f"{name}=")):
+                found += [name, given[0]]
+                break
+    if "--store" in found:
+        from holdfast.cli.store_option import chosen_url
+
+        found[1] = chosen_url(found[1], environ={})
+    return "".join(f" {shlex.quote(word)}" for word in found)
+
+
+def without_debug(words: list[str]) -> tuple[list[str], bool]:
+    """Return the words without `--debug`, which may stand anywhere before `--`, and whether it was there."""
+    end = words.index("--") if "--" in words else len(words)
+    options = [word for word in words[:end] if word != "--debug"]
+    return [*options, *words[end:]], len(options) < end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code. Nothing ends in a traceback unless `--debug` is given."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if any("postgres" in word.lower() for word in words):
-        hide_passwords(words)
+    hide_passwords(words)
     words, debug = without_debug(words)
     if "_HOLDFAST_COMPLETE" in os.environ:
         commands.main(words, prog_name=PROGRAM)
-    _write_anything()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        codecs.register_error("holdfast", _escaped)
+        sys.stdout.reconfigure(errors="holdfast")
     with gated():
         try:
-            code = _exit_code(_run(words, debug))
+            result = _run(words, debug)
             sys.stdout.flush()
-            return code
+            return result if isinstance(result, int) else 0
         except BaseException as error:
             options = words[: words.index("--") if "--" in words else None]
             return report(error, debug, "--json" in options, store_options(options))
 
 
-def _write_anything() -> None:
-    """Let no name that is not Unicode, nor a narrow encoding, end a command that has done its work."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        codecs.register_error("holdfast", _escaped)
-        sys.stdout.reconfigure(errors="holdfast")
-
-
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """What cannot be written, as JSON and people can read it."""
+    """Return what cannot be written as JSON and people can read it; it must not end a command that is done."""
     assert isinstance(error, UnicodeEncodeError)
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4)), error.end
@@ -231,7 +277,3 @@ def _run(words: list[str], debug: bool) -> Any:
             return commands.invoke(context)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-
-
-def _exit_code(result: Any) -> int:
-    return result if isinstance(result, int) else 0

@@ -6,8 +6,9 @@ import datetime as dt
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -24,26 +25,43 @@ if TYPE_CHECKING:
     from holdfast.workflows.workflow import Workflow
 
 Decorator = Callable[[Any], Any]
+Options = SimpleNamespace
+"""The options and arguments of one command, by their names."""
+
 MOST = 2**31 - 1
 STDOUT = "-"
 
 
-def repeated(flag: str, name: str, metavar: str, text: str) -> Decorator:
+def option(names: str, text: str, **settings: Any) -> Decorator:
+    """Return an option; `names` are its flags, and its name in Python where that is another one."""
+    return click.option(*names.split(), help=text, **settings)
+
+
+def flag(names: str, text: str) -> Decorator:
+    """Return an option without a value."""
+    return option(names, text, is_flag=True)
+
+
+def value(names: str, metavar: str, text: str, **settings: Any) -> Decorator:
+    """Return an option with a value, which is text unless a type is given."""
+    return option(names, text, metavar=metavar, **settings)
+
+
+def repeated(names: str, metavar: str, text: str) -> Decorator:
     """Return an option that may be given several times."""
-    return click.option(*flag.split(), name, multiple=True, metavar=metavar, help=f"{text} May be repeated.")
+    return option(names, f"{text} May be repeated.", multiple=True, metavar=metavar)
 
 
-def number(flag: str, least: float, metavar: str, text: str, default: float | None = None) -> Decorator:
-    """Return an option for a number that is not below `least`."""
+def choice(names: str, choices: Iterable[str], text: str, default: str | None = None) -> Decorator:
+    """Return an option whose value is one of some words."""
+    kind = click.Choice([*choices])
+    return option(names, text, type=kind, default=default, show_default=default is not None)
+
+
+def number(names: str, least: float, metavar: str, text: str, default: float | None = None) -> Decorator:
+    """Return an option for a number that is not below `least`, and whole if `least` is."""
     kind: Any = click.IntRange(int(least)) if isinstance(least, int) else click.FloatRange(least)
-    return click.option(
-        *flag.split(),
-        type=kind,
-        metavar=metavar,
-        default=default,
-        show_default=default is not None,
-        help=text,
-    )
+    return value(names, metavar, text, type=kind, default=default, show_default=default is not None)
 
 
 def file_path(**rules: bool) -> click.Path:
@@ -54,6 +72,7 @@ def file_path(**rules: bool) -> click.Path:
 # Which runs, where they are, and how a command prints.
 
 RUN = click.argument("run", metavar="RUN")
+RUN_AT = click.argument("run", metavar="RUN[@PLACE]")
 RUN_HELP = (
     "RUN is a run's id or its beginning (4 characters or more), or a workflow's name or file, which means its latest "
     "run."
@@ -62,36 +81,30 @@ AT_HELP = (
     "RUN@3 is the run after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP after the last time that a step "
     "finished, RUN@STEP#2 after the second time. The id of a checkpoint names that checkpoint."
 )
-WORKFLOW_NAME = click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file.")
-ALL = click.option("--all", "show_all", is_flag=True, help="Print everything, however long it is.")
-REASON = click.option("--reason", default="", metavar="TEXT", help="Why; recorded in the run's history.")
-BY = click.option(
-    "--by",
-    metavar="NAME",
-    help="Who asks for it; by default you at this machine. Recorded in the run's history.",
+WORKFLOW_NAME = value("--workflow", "NAME", "Only runs of this workflow.")
+JSON = flag("--json as_json", "Print JSON for programs.")
+YES = flag("--yes -y", "Do not ask for confirmation.")
+FORCE = flag("--force", "Overwrite an existing file.")
+ALL = flag("--all show_all", "Print everything, however long it is.")
+REASON = value("--reason", "TEXT", "Why; recorded in the run's history.", default="")
+BY = value("--by", "NAME", "Who asks for it; by default you at this machine. Recorded in the run's history.")
+_NAMESPACE = value(
+    "--namespace",
+    "NAME",
+    f"The namespace of the runs. By default {NAMESPACE_VARIABLE}, else default.",
+    is_eager=True,
+    expose_value=False,
+    callback=note_namespace,
 )
-_STORE_HELP = (
+_URL = value(
+    "--store",
+    "URL",
     "Where the runs are: sqlite:///PATH, file:///DIR or postgresql://…. By default HOLDFAST_STORE, else what the "
-    f"workflow file says, else {DEFAULT_STORE}."
+    f"workflow file says, else {DEFAULT_STORE}.",
+    callback=store_in_namespace,
 )
-_NAMESPACE_HELP = f"The namespace of the runs. By default {NAMESPACE_VARIABLE}, else default."
-
-
-def STORE(command: Any) -> Any:  # noqa: N802
-    """Add `--store URL` and `--namespace NAME` to a command, which gets both as `store`."""
-    namespace = click.option(
-        "--namespace",
-        metavar="NAME",
-        is_eager=True,
-        expose_value=False,
-        callback=note_namespace,
-        help=_NAMESPACE_HELP,
-    )
-    store = click.option("--store", metavar="URL", callback=store_in_namespace, help=_STORE_HELP)
-    return store(namespace(command))
+STORE = (_URL, _NAMESPACE)
+"""`--store URL` and `--namespace NAME`; a session gets both as its store."""
 
 
 def limit(default: int = 50) -> Decorator:
@@ -108,52 +121,41 @@ def every(default: float) -> Decorator:
 
 WORKFLOW = click.argument("workflow", metavar="WORKFLOW", type=file_path(exists=True))
 INPUT = repeated(
-    "-i --input",
-    "pairs",
+    "-i --input pairs",
     "NAME=VALUE",
     "An input; NAME=@FILE reads it from a file, NAME:=JSON gives it typed.",
 )
-INPUTS_FILE = click.option(
-    "--inputs", "inputs_file", metavar="FILE", help="Inputs as a JSON object; - is stdin."
-)
-RUN_ID = click.option("--run-id", metavar="ID", help="The id of the new run; by default a random one.")
-REUSE = click.option(
+INPUTS_FILE = value("--inputs inputs_file", "FILE", "Inputs as a JSON object; - is stdin.")
+RUN_ID = value("--run-id", "ID", "The id of the new run; by default a random one.")
+REUSE = value(
     "--reuse",
-    metavar="RUN",
-    help="Reuse the result of every step that this run has finished with the same definition and inputs. Inputs that "
-    "are not given are taken from that run.",
+    "RUN",
+    "Reuse the result of every step that this run has finished with the same definition and inputs. Inputs that are "
+    "not given are taken from that run.",
 )
-SKIP_GATES = click.option("--skip-gates", is_flag=True, help="Ask nothing: questions get their defaults.")
+SKIP_GATES = flag("--skip-gates", "Ask nothing: questions get their defaults.")
 RUN_OPTIONS = (
     SKIP_GATES,
-    repeated("--interrupt-before", "interrupt_before", "STEP", "Pause before that step."),
-    repeated("--interrupt-after", "interrupt_after", "STEP", "Pause after that step."),
-    click.option(
+    repeated("--interrupt-before", "STEP", "Pause before that step."),
+    repeated("--interrupt-after", "STEP", "Pause after that step."),
+    choice(
         "--durability",
-        type=click.Choice(DURABILITY),
-        help="What a saved step survives: a power loss (full), a killed process (process), or save at the end (exit).",
+        DURABILITY,
+        "What a saved step survives: a power loss (full), a killed process (process), or save at the end (exit).",
     ),
 )
 """The options that a run remembers: see `RunOptions`."""
 
-OTHER_WORKFLOW = click.option(
+OTHER_WORKFLOW = value(
     "--workflow",
+    "FILE",
+    "Continue with this workflow file instead of the one that the run was started with.",
     type=file_path(exists=True),
-    metavar="FILE",
-    help="Continue with this workflow file instead of the one that the run was started with.",
 )
-REMAP = repeated(
-    "--remap", "remap", "OLD=NEW", "A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW."
-)
-SET = repeated("--set", "changes", "NAME=VALUE", "Change the state first, as `runs edit` does.")
-PLAN = click.option(
-    "--plan", is_flag=True, help="Print what would be kept and what would run, step by step; do nothing."
-)
-TRUST = click.option(
-    "--trust",
-    is_flag=True,
-    help="Confirm the definition and options of a run from outside, as they are shown.",
-)
+REMAP = repeated("--remap", "OLD=NEW", "A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW.")
+SET = repeated("--set changes", "NAME=VALUE", "Change the state first, as `runs edit` does.")
+PLAN = flag("--plan", "Print what would be kept and what would run, step by step; do nothing.")
+TRUST = flag("--trust", "Confirm the definition and options of a run from outside, as they are shown.")
 
 
 def _checked_queue(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -171,27 +173,21 @@ def _checked_priority(ctx: click.Context, param: click.Parameter, value: int | N
     return value
 
 
-QUEUE = click.option(
+QUEUE = value(
     "--queue",
-    metavar="NAME",
+    "NAME",
+    "The queue whose workers execute the run; by default the one that it was in, or `default`.",
     callback=_checked_queue,
-    help="The queue whose workers execute the run; by default the one that it was in, or `default`.",
 )
-PRIORITY = click.option(
+PRIORITY = value(
     "--priority",
+    "N",
+    "Runs of a higher priority start first; by default the run's previous one, or 0.",
     type=int,
-    metavar="N",
     callback=_checked_priority,
-    help="Runs of a higher priority start first; by default the run's previous one, or 0.",
 )
-DELAY = click.option(
-    "--delay", metavar="DURATION", help="Start no earlier than that from now: 30s, 1h30m, 2d."
-)
-AT = click.option(
-    "--at",
-    metavar="TIME",
-    help="Start no earlier than then: ISO 8601, in local time unless it says otherwise.",
-)
+DELAY = value("--delay", "DURATION", "Start no earlier than that from now: 30s, 1h30m, 2d.")
+AT = value("--at", "TIME", "Start no earlier than then: ISO 8601, in local time unless it says otherwise.")
 
 
 def read_duration(flag: str, text: str) -> float:
@@ -232,6 +228,11 @@ class RunOptions:
     interrupt_after: tuple[str, ...] = ()
     skip_gates: bool = False
     durability: str | None = None
+
+    @classmethod
+    def given(cls, options: Options) -> RunOptions:
+        """Return the options of a command."""
+        return cls(**{each.name: getattr(options, each.name) for each in fields(cls)})
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> RunOptions:
@@ -290,23 +291,19 @@ def _names(found: Any) -> tuple[str, ...]:
 # How a command that executes a run prints, and whether it asks.
 
 EXECUTION = (
-    click.option(
-        "--interactive/--no-interactive",
-        "interactive",
+    option(
+        "--interactive/--no-interactive interactive",
+        "Ask here what the run waits for, or never. By default if there is a terminal.",
         default=None,
-        help="Ask here what the run waits for, or never. By default if there is a terminal.",
     ),
-    click.option("--auto-continue", is_flag=True, help="Pass gates before and after steps without asking."),
+    flag("--auto-continue", "Pass gates before and after steps without asking."),
     repeated(
         "--fail-on-state",
-        "fail_on_state",
         "KEY=VALUE",
         "Exit with 1 if the final state has it, as in review.output.ok=false.",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Print the output of the run and nothing else."),
-    click.option(
-        "--events", metavar="FILE", help="Append every event to FILE, one JSON object a line; - is stdout."
-    ),
+    flag("-q --quiet", "Print the output of the run and nothing else."),
+    value("--events", "FILE", "Append every event to FILE, one JSON object a line; - is stdout."),
     number("--heartbeat", 0.1, "SECONDS", "In plain lines: print that often which steps are still running."),
 )
 """The options of commands that execute a run: see `ExecutionOptions`."""
@@ -324,6 +321,11 @@ class ExecutionOptions:
     """`None`: if there is somebody at a terminal."""
     auto_continue: bool = False
     fail_on_state: tuple[str, ...] = ()
+
+    @classmethod
+    def given(cls, options: Options) -> ExecutionOptions:
+        """Return the options of a command."""
+        return cls(**{each.name: getattr(options, each.name) for each in fields(cls)})
 
     def __post_init__(self) -> None:
         """Refuse options that exclude each other."""

@@ -11,7 +11,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, TextIO, cast
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _HIDDEN = re.compile(
@@ -66,15 +66,13 @@ class Gate:
 def gated() -> Iterator[None]:
     """Put gates around stdout and stderr."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (stream if stream is None else _gate(stream) for stream in streams)
+    sys.stdout, sys.stderr = (
+        cast("TextIO", stream if stream is None else Gate(ungated(stream))) for stream in streams
+    )
     try:
         yield
     finally:
         sys.stdout, sys.stderr = streams
-
-
-def _gate(stream: Any) -> Any:
-    return Gate(ungated(stream))
 
 
 def ungated(stream: Any) -> IO[str]:

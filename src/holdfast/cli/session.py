@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import AT_HELP, RUN_HELP
-from holdfast.cli.render import one_line, print_json
+from holdfast.cli.options import AT_HELP, RUN_HELP, Options
+from holdfast.cli.render import one_line, print_json, print_table
 from holdfast.cli.store_option import (
     absolute_url,
     chosen_url,
@@ -113,6 +113,20 @@ class Session(contextlib.ExitStack):
         for line in lines:
             click.echo(one_line(line, LONG), err=err)
 
+    def print_rows(
+        self,
+        name: str,
+        found: Sequence[Any],
+        columns: Sequence[str],
+        row: Callable[[Any], Sequence[str]],
+        empty: str,
+    ) -> None:
+        """Print a list as a table, or, if it is empty, a line; with `--json` under its name, beside the store."""
+        if found and not self.as_json:
+            print_table(columns, map(row, found))
+        else:
+            self.print({"store": self.url(), name: found}, empty.format(url=self.url()))
+
     def confirm(self, what: str, yes: bool) -> None:
         """Ask before something that cannot be undone; without a terminal `--yes` is required."""
         if yes:
@@ -161,7 +175,7 @@ def _split(text: str) -> tuple[str, str, str]:
 def command(
     *params: Any, group: click.Group | None = None, name: str = "", **attributes: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes a command of a function with these parameters; it gets a `Session` first.
+    """Return a decorator that makes a command of a function, which gets a `Session` and the options.
 
     `params` are decorators of click, or tuples of them, in the order of the help text. What RUN and RUN@3 mean is
     added to the help text where the usage names them.
@@ -169,9 +183,10 @@ def command(
 
     def made(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)
-        def run(store: str | None = None, as_json: bool = False, **given: Any) -> Any:
-            with Session(store, as_json) as session:
-                return function(session, **given)
+        def run(**given: Any) -> Any:
+            options = Options(**given)
+            with Session(given.get("store"), given.get("as_json", False)) as session:
+                return function(session, options)
 
         decorated: Any = run
         for param in reversed(params):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import START, StateGraph, open_store
-from holdfast.cli.display.diff import escaped, lines_of, value_text
+from holdfast.cli.difference import escaped, lines_of, value_text
 from holdfast.state import Unknown
 from holdfast.state import standard_types as budget
 from holdfast.views import apply_patch

@@ -17,7 +17,19 @@ from holdfast.capsules.signing import PASSPHRASE_VARIABLE as VARIABLE
 from holdfast.capsules.signing import make_key_pair, read_passphrase
 from holdfast.capsules.summary import inspect_capsule, is_locked, naming
 from holdfast.cli.command_lines import resume_line
-from holdfast.cli.options import FORCE, JSON, RUN, STORE, file_path, number
+from holdfast.cli.options import (
+    FORCE,
+    JSON,
+    RUN,
+    STORE,
+    Options,
+    choice,
+    file_path,
+    flag,
+    number,
+    option,
+    value,
+)
 from holdfast.cli.output import binary_stdout
 from holdfast.cli.render import count, local_time, money, one_line, print_facts, print_json, print_table
 from holdfast.cli.session import Session, command
@@ -30,18 +42,14 @@ from holdfast.views.timeline import environment_text
 from holdfast.workflows.foreign import effects_of, reads_of, warning_of
 
 if TYPE_CHECKING:
-    from holdfast.capsules.exports import ExportedRun
-    from holdfast.capsules.imports import ImportedRun
-    from holdfast.capsules.signing import Trust
     from holdfast.capsules.summary import CapsuleInfo
-    from holdfast.workflows.foreign import Effect
 
 MEGABYTE = 1_000_000
 MOST_STEPS = 100
-PASSPHRASE = click.option(
+PASSPHRASE = option(
     "--passphrase-file",
+    f"Read the passphrase from the first line of this file. By default {VARIABLE}, else it is asked for.",
     type=file_path(),
-    help=f"Read the passphrase from the first line of this file. By default {VARIABLE}, else it is asked for.",
 )
 
 
@@ -70,33 +78,22 @@ def _passphrase(file: Path | None, *, new: bool) -> str | None:
 
 @command(
     RUN,
-    click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it; - is stdout."),
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(("capsule", "jsonl")),
-        default="capsule",
-        show_default=True,
-        help="A capsule that can be imported, or lines of JSON for reading and searching.",
+    value("-o --output", "FILE", "Where to write it; - is stdout.", required=True),
+    choice(
+        "--format form",
+        ("capsule", "jsonl"),
+        "A capsule that can be imported, or lines of JSON for reading and searching.",
+        "capsule",
     ),
-    click.option("--sign", type=file_path(), metavar="KEY", help="Sign it with this key."),
-    click.option("--encrypt", is_flag=True, help="Encrypt it with a passphrase."),
+    value("--sign", "KEY", "Sign it with this key.", type=file_path()),
+    flag("--encrypt", "Encrypt it with a passphrase."),
     PASSPHRASE,
     FORCE,
     STORE,
     JSON,
     group=capsule,
 )
-def export(
-    session: Session,
-    run: str,
-    output: str,
-    form: str,
-    sign: Path | None,
-    encrypt: bool,
-    passphrase_file: Path | None,
-    force: bool,
-) -> None:
+def export(session: Session, options: Options) -> None:
     """Write a run into one file: its definition, its journal, and what it used.
 
     `holdfast capsule import` reads the file into any store on any machine, where the run can be resumed. A run under
@@ -108,41 +105,43 @@ def export(
       holdfast capsule export research -o research.holdfast --sign my.key --encrypt
       holdfast capsule export research -o - --format jsonl | grep StepFailed
     """
-    if passphrase_file is not None and not encrypt:
+    output, encrypt = options.output, options.encrypt
+    if options.passphrase_file is not None and not encrypt:
         raise click.UsageError("--passphrase-file is for --encrypt, which is not given")
-    if form == "jsonl" and (encrypt or sign is not None):
+    if options.form == "jsonl" and (encrypt or options.sign is not None):
         raise click.UsageError("--format jsonl is for reading; it is neither signed nor encrypted")
     if output == "-" and session.as_json:
         raise click.UsageError("-o - and --json both write to stdout; give a file")
-    secret = _passphrase(passphrase_file, new=True) if encrypt else None
+    secret = _passphrase(options.passphrase_file, new=True) if encrypt else None
     if encrypt and secret is None:
         raise click.UsageError(
             f"--encrypt needs a passphrase: set {VARIABLE}, or give --passphrase-file FILE"
         )
-    [name] = session.names(run)
-    info = session.run(run)
+    [name] = session.names(options.run)
+    info = session.run(options.run)
     if name != info.workflow and not info.run.startswith(name):
         raise click.UsageError(f"{name} is a checkpoint of run {info.run}; whole runs are exported")
-    if output != "-" and Path(output).exists() and not force:
+    if output != "-" and Path(output).exists() and not options.force:
         raise click.UsageError(f"{output} exists; --force overwrites it")
-    if form == "jsonl":
+    if options.form == "jsonl":
         _export_lines(session, info.run, output)
         return
-    _print_export(session, _export(session, info.run, output, force, sign, secret), output)
-
-
-def _export(
-    session: Session, run: str, output: str, force: bool, sign: Path | None, secret: str | None
-) -> ExportedRun:
-    given: dict[str, Any] = {"sign": sign, "encrypt": secret, "seal": session.journal.seal}
+    given: dict[str, Any] = {"sign": options.sign, "encrypt": secret, "seal": session.journal.seal}
     if output != "-":
-        return export_run(session.store, run, output, overwrite=force, **given)
-    if sys.stdout.isatty():
+        exported = export_run(session.store, info.run, output, overwrite=options.force, **given)
+    elif sys.stdout.isatty():
         raise click.UsageError("a capsule is not for terminals; give -o FILE, or send stdout somewhere")
-    out = binary_stdout()
-    exported = write_capsule(session.store, run, out, **given)
-    out.flush()
-    return exported
+    else:
+        out = binary_stdout()
+        exported = write_capsule(session.store, info.run, out, **given)
+        out.flush()
+    _print_notes(exported.notes)
+    signed = f", signed by {exported.signed_by}" if exported.signed_by else ""
+    text = (
+        f"wrote run {exported.run} ({exported.status}) to {'stdout' if output == '-' else output}: "
+        f"{exported.entries} entries, {size_text(exported.size)}{signed}{', encrypted' if exported.encrypted else ''}"
+    )
+    session.print({**exported.as_json(), "file": output}, text, err=output == "-")
 
 
 def _export_lines(session: Session, run: str, output: str) -> None:
@@ -159,33 +158,23 @@ def _export_lines(session: Session, run: str, output: str) -> None:
     session.print(data, f"wrote {count(written, 'line')} of run {run} to {output}")
 
 
-def _print_notes(notes: Sequence[str]) -> None:
+def _print_notes(notes: Sequence[str], err: bool = True) -> None:
     for note in notes:
-        click.echo(f"note: {one_line(note, 500)}", err=True)
-
-
-def _print_export(session: Session, exported: ExportedRun, output: str) -> None:
-    _print_notes(exported.notes)
-    signed = f", signed by {exported.signed_by}" if exported.signed_by else ""
-    text = (
-        f"wrote run {exported.run} ({exported.status}) to {'stdout' if output == '-' else output}: "
-        f"{exported.entries} entries, {size_text(exported.size)}{signed}{', encrypted' if exported.encrypted else ''}"
-    )
-    session.print({**exported.as_json(), "file": output}, text, err=output == "-")
+        click.echo(f"note: {one_line(note, 500)}", err=err)
 
 
 @command(
     click.argument("file", metavar="FILE", type=click.Path(path_type=Path)),
-    click.option("--inspect", "look", is_flag=True, help="Only print what is in it."),
-    click.option("--as", "run_id", metavar="ID", help="Give the run another id."),
-    click.option(
+    flag("--inspect", "Only print what is in it."),
+    value("--as run_id", "ID", "Give the run another id."),
+    value(
         "--trust",
+        "[PUBLIC]",
+        "Confirm that the run may be resumed here as it is. With a public key, or a folder of them, one of them must "
+        "have signed it; may be repeated. By default one of HOLDFAST_TRUSTED must have.",
         is_flag=False,
         flag_value="",
         multiple=True,
-        metavar="[PUBLIC]",
-        help="Confirm that the run may be resumed here as it is. With a public key, or a folder of them, one of them "
-        "must have signed it; may be repeated. By default one of HOLDFAST_TRUSTED must have.",
     ),
     PASSPHRASE,
     number("--max-state", 1, "MB", "The memory that reading the run may take.", 256),
@@ -193,15 +182,7 @@ def _print_export(session: Session, exported: ExportedRun, output: str) -> None:
     JSON,
     group=capsule,
 )
-def import_(
-    session: Session,
-    file: Path,
-    look: bool,
-    run_id: str | None,
-    trust: tuple[str, ...],
-    passphrase_file: Path | None,
-    max_state: int,
-) -> None:
+def import_(session: Session, options: Options) -> None:
     """Read a run from a file that `holdfast capsule export` wrote, or print what is in it.
 
     All of the file is verified before anything is written. A run that is here already is brought up to date; one of
@@ -217,28 +198,39 @@ def import_(
       holdfast capsule import research.holdfast --trust colleagues/
       holdfast resume research
     """
-    if look and run_id is not None:
+    file = options.file
+    if options.inspect and options.run_id is not None:
         raise click.UsageError("--inspect writes nothing, so --as has no meaning with it")
-    given: dict[str, Any] = {"trust": _trusted(trust), "max_state": max_state * MEGABYTE}
-    secret = _passphrase_to_open(file, passphrase_file, look)
-    if look:
-        _print_capsule(session, inspect_capsule(file, passphrase=secret, **given), file)
-        return
-    url = lasting_url(session.url())
-    with contextlib.closing(open_store(url)) as store:
-        imported = import_run(store, file, run_id=run_id, passphrase=secret, **given)
-    _print_import(session, imported, url)
-
-
-def _trusted(given: tuple[str, ...]) -> Trust:
-    """Return what `--trust` says: keys, one of which must have signed it, or, without any, this very file."""
-    keys = [Path(place) for place in given if place]
+    keys = [Path(place) for place in options.trust if place]
     for key in keys:
         if not key.exists():
             raise click.BadParameter(
                 f"--trust: there is no public key {key}; give FILE before a bare --trust"
             )
-    return keys or bool(given)
+    # Keys, one of which must have signed it, or, without any, this very file.
+    given: dict[str, Any] = {
+        "trust": keys or bool(options.trust),
+        "max_state": options.max_state * MEGABYTE,
+        "passphrase": _passphrase_to_open(file, options.passphrase_file, options.inspect),
+    }
+    if options.inspect:
+        _print_capsule(session, inspect_capsule(file, **given), file)
+        return
+    url = lasting_url(session.url())
+    with contextlib.closing(open_store(url)) as store:
+        imported = import_run(store, file, run_id=options.run_id, **given)
+    effects = [] if imported.workflow_file is None else effects_of(imported.workflow_file)
+    _print_notes(imported.notes)
+    signed = f"signed by {imported.signed_by}" if imported.signed_by else "signed by nobody"
+    text = f"run {imported.run} of {imported.workflow} ({imported.status}) {imported.outcome}: "
+    facts = [effect._asdict() for effect in effects]
+    data = {**imported.as_json(), "effects": facts, "store": url}
+    session.print(data, f"{text}{imported.entries} new entries, {signed}")
+    if not session.as_json and imported.workflow_file is not None and imported.status != RunStatus.COMPLETED:
+        click.echo(warning_of(effects))
+        if not imported.is_confirmed:
+            click.echo("its first resume shows its complete definition, and has to be confirmed")
+        click.echo(f"resume with: {resume_line(imported.run, url)}")
 
 
 def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) -> str | None:
@@ -259,31 +251,12 @@ def _passphrase_to_open(file: Path, passphrase_file: Path | None, look: bool) ->
     return secret
 
 
-def _effects_json(effects: Sequence[Effect]) -> list[dict[str, str]]:
-    return [effect._asdict() for effect in effects]
-
-
-def _print_import(session: Session, imported: ImportedRun, url: str) -> None:
-    effects = [] if imported.workflow_file is None else effects_of(imported.workflow_file)
-    _print_notes(imported.notes)
-    signed = f"signed by {imported.signed_by}" if imported.signed_by else "signed by nobody"
-    text = f"run {imported.run} of {imported.workflow} ({imported.status}) {imported.outcome}: "
-    session.print(
-        {**imported.as_json(), "effects": _effects_json(effects), "store": url},
-        f"{text}{imported.entries} new entries, {signed}",
-    )
-    if not session.as_json and imported.workflow_file is not None and imported.status != RunStatus.COMPLETED:
-        click.echo(warning_of(effects))
-        if not imported.is_confirmed:
-            click.echo("its first resume shows its complete definition, and has to be confirmed")
-        click.echo(f"resume with: {resume_line(imported.run, url)}")
-
-
 def _print_capsule(session: Session, info: CapsuleInfo, file: Path) -> None:
     effects = [] if info.workflow_file is None else effects_of(info.workflow_file)
     reads = [] if info.workflow_file is None else reads_of(info.workflow_file)
     if session.as_json:
-        print_json({**info.as_json(), "effects": _effects_json(effects), "reads": reads, "file": str(file)})
+        facts = [effect._asdict() for effect in effects]
+        print_json({**info.as_json(), "effects": facts, "reads": reads, "file": str(file)})
         return
     if not info.is_open:
         click.echo(f"an encrypted capsule, {size_text(info.size)}; its passphrase shows more")
@@ -302,8 +275,7 @@ def _print_capsule(session: Session, info: CapsuleInfo, file: Path) -> None:
         no_code = "no code is in it: it can be resumed only by the Python program that has its workflow"
         click.echo(f"\n{no_code if info.workflow_file is None else warning_of(effects)}")
         print_source(info.config, info.inbox, effects, reads)
-    for note in info.notes:
-        click.echo(f"note: {one_line(note, 500)}")
+    _print_notes(info.notes, err=False)
 
 
 def _facts(info: CapsuleInfo) -> list[tuple[str, str]]:
@@ -343,18 +315,17 @@ def _used(ledger: Any) -> str:
 
 
 @command(
-    click.option(
-        "-o",
-        "--output",
+    value(
+        "-o --output",
+        "NAME",
+        "Write the private key to NAME, the public one to NAME.pub.",
         required=True,
         type=file_path(),
-        metavar="NAME",
-        help="Write the private key to NAME, the public one to NAME.pub.",
     ),
     JSON,
     group=capsule,
 )
-def keygen(session: Session, output: Path) -> None:
+def keygen(session: Session, options: Options) -> None:
     """Make a pair of keys for signing capsules.
 
     Keep NAME to yourself; give NAME.pub to those who are to trust your capsules, and send them the fingerprint some
@@ -366,7 +337,7 @@ def keygen(session: Session, output: Path) -> None:
       holdfast capsule export research -o research.holdfast --sign my.key
       holdfast capsule import research.holdfast --trust my.key.pub
     """
-    pair = make_key_pair(output)
+    pair = make_key_pair(options.output)
     session.print(
         {"private": str(pair.private), "public": str(pair.public), "fingerprint": pair.fingerprint},
         f"wrote {pair.private}, which is yours alone, and {pair.public}, which you give to others",

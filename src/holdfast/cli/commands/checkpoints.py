@@ -9,12 +9,25 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import click
 
 from holdfast.cli.command_lines import command_line
-from holdfast.cli.options import BY, JSON, STORE, WORKFLOW_NAME, YES, limit, number, read_duration, repeated
+from holdfast.cli.options import (
+    BY,
+    JSON,
+    STORE,
+    WORKFLOW_NAME,
+    YES,
+    Options,
+    flag,
+    limit,
+    number,
+    read_duration,
+    repeated,
+    value,
+)
 from holdfast.cli.output import visible
 from holdfast.cli.render import (
     count,
@@ -43,10 +56,6 @@ from holdfast.values import RunStatus
 from holdfast.views.plain import CODEC, View, ViewCodec, plain
 from holdfast.views.run_view import annotation_at, annotation_views
 from holdfast.views.runs import find_checkpoint_info
-
-if TYPE_CHECKING:
-    from holdfast.stores.base import Store
-    from holdfast.views.run_view import AnnotationView
 
 TIMEOUT = 1.0
 """How many seconds to wait until the process that executes the run has recorded an annotation."""
@@ -102,35 +111,38 @@ def checkpoints() -> None:
     group=checkpoints,
     name="list",
 )
-def list_checkpoints(session: Session, run: str | None, workflow: str | None, limit: int) -> None:
+def list_checkpoints(session: Session, options: Options) -> None:
     """List checkpoints, newest first: of one run, of a workflow, or of the whole store.
 
     \b
     Example:
       holdfast checkpoints list research --limit 5
     """
+    if options.run is not None and options.workflow is not None:
+        raise click.UsageError("give either a run or --workflow")
     try:
-        found = _found(session, run, workflow, limit)
+        found = _found(session, options)
     except RunNotFound:
-        if run is not None:
+        if options.run is not None:
             raise
         found = []
-    if found and not session.as_json:
-        columns = ("checkpoint", "run", "wave", "after", "next", "saved", "bytes")
-        print_table(columns, [point.row() for point in found])
-        return
-    url = session.url()
-    session.print({"store": url, "checkpoints": found}, f"no checkpoints in {url}")
+    columns = ("checkpoint", "run", "wave", "after", "next", "saved", "bytes")
+    session.print_rows("checkpoints", found, columns, CheckpointView.row, "no checkpoints in {url}")
 
 
-def _found(session: Session, run: str | None, workflow: str | None, limit: int) -> list[CheckpointView]:
-    if run is not None and workflow is not None:
-        raise click.UsageError("give either a run or --workflow")
-    infos = [session.run(run)] if run is not None else _last_updated(session.store, workflow, limit)
+def _found(session: Session, options: Options) -> list[CheckpointView]:
+    store, limit = session.store, options.limit
+    if options.run is not None:
+        infos = [session.run(options.run)]
+    else:  # A run that is not running was updated with its newest checkpoint.
+        running = store.runs(workflow=options.workflow, status=["running"])
+        others = store.runs(workflow=options.workflow, limit=limit)
+        known = {info.run: info for info in (*others, *running)}
+        infos = [info for info in known.values() if info.status != RunStatus.DAMAGED]
     of_runs = [
         [
             CheckpointView(info.run, decode_checkpoint(info.key, each, info.run))
-            for each in session.store.checkpoints(info.run, limit=limit)
+            for each in store.checkpoints(info.run, limit=limit)
         ]
         for info in infos
     ]
@@ -138,16 +150,8 @@ def _found(session: Session, run: str | None, workflow: str | None, limit: int) 
     return list(itertools.islice(merged, limit))
 
 
-def _last_updated(store: Store, workflow: str | None, limit: int) -> list[RunInfo]:
-    """Return the runs of the newest checkpoints: a run that is not running was updated with its newest."""
-    running = store.runs(workflow=workflow, status=["running"])
-    others = {info.run: info for info in store.runs(workflow=workflow, limit=limit)}
-    found = {**others, **{info.run: info for info in running}}.values()
-    return [info for info in found if info.status != RunStatus.DAMAGED]
-
-
 @command(click.argument("checkpoint", metavar="ID|RUN@PLACE"), STORE, JSON, group=checkpoints)
-def show(session: Session, checkpoint: str) -> None:
+def show(session: Session, options: Options) -> None:
     """Show a run at a checkpoint: its state, and the steps that were next.
 
     \b
@@ -155,7 +159,17 @@ def show(session: Session, checkpoint: str) -> None:
       holdfast checkpoints show 6eca4c13-89b6-47b8-9f78-4c0b03999354
       holdfast checkpoints show research@3
     """
-    info, seq = _named(session, checkpoint)
+    [name] = session.names(options.checkpoint)
+    if "@" in name:
+        found = find_position(session.store, name)
+        at = checkpoint_at(session.store, found)
+        if at is None:
+            raise CheckpointNotFound(
+                f"run {found.info.run!r} has no checkpoint there; `show {name}` shows its state"
+            )
+        info, seq = found.info, at.seq
+    else:
+        info, seq = find_checkpoint_info(session.journal, name)
     store, journal, codec = session.store, session.journal, ViewCodec()
     saved = decode_checkpoint(info.key, store.checkpoints(info.run, before=seq + 1, limit=1)[0], info.run)
     point, run = CheckpointView(info.run, saved), journal.load(info, codec, seq).run
@@ -184,20 +198,6 @@ def show(session: Session, checkpoint: str) -> None:
     print_block("state", shortened(state, "--json"))
 
 
-def _named(session: Session, text: str) -> tuple[RunInfo, int]:
-    """Return the run and the position of a checkpoint."""
-    [name] = session.names(text)
-    if "@" not in name:
-        return find_checkpoint_info(session.journal, name)
-    found = find_position(session.store, name)
-    point = checkpoint_at(session.store, found)
-    if point is None:
-        raise CheckpointNotFound(
-            f"run {found.info.run!r} has no checkpoint there; `show {name}` shows its state"
-        )
-    return found.info, point.seq
-
-
 # Tags and notes.
 
 
@@ -207,14 +207,12 @@ TARGET = click.argument("target", metavar="RUN[@PLACE]")
 @command(
     TARGET,
     click.argument("tags", metavar="[TAG...]", nargs=-1),
-    repeated("--remove", "remove", "TAG", "Remove this tag."),
+    repeated("--remove", "TAG", "Remove this tag."),
     BY,
     STORE,
     JSON,
 )
-def tag(
-    session: Session, target: str, tags: tuple[str, ...], remove: tuple[str, ...], by: str | None
-) -> None:
+def tag(session: Session, options: Options) -> None:
     """Tag a run or a checkpoint, or print its tags. `holdfast runs --tag` finds tagged runs.
 
     \b
@@ -223,17 +221,17 @@ def tag(
       holdfast runs tag research@3 before-the-crash
       holdfast runs tag research --remove good
     """
+    tags, remove = options.tags, options.remove
     if not tags and not remove:
-        _print_annotations(session, target, "tags")
+        _print_annotations(session, options.target, "tags")
         return
-    parts = [f"tagged {', '.join(tags)}" if tags else ""]
-    parts += [f"no longer tagged {', '.join(remove)}" if remove else ""]
-    done = ", ".join(part for part in parts if part)
-    _annotate(session, target, "tag", done, by, add=tags, remove=remove)
+    parts = [f"tagged {', '.join(tags)}"] if tags else []
+    parts += [f"no longer tagged {', '.join(remove)}"] if remove else []
+    _annotate(session, options, "tag", ", ".join(parts), add=tags, remove=remove)
 
 
 @command(TARGET, click.argument("text", metavar="[TEXT]", required=False), BY, STORE, JSON)
-def note(session: Session, target: str, text: str | None, by: str | None) -> None:
+def note(session: Session, options: Options) -> None:
     """Add a note to a run or a checkpoint, or print the notes. Notes are never changed or removed.
 
     TEXT of - is read from stdin.
@@ -244,22 +242,15 @@ def note(session: Session, target: str, text: str | None, by: str | None) -> Non
       holdfast runs note research@5 "from here the prices are the new ones"
       holdfast runs note research
     """
-    if text is None:
-        _print_annotations(session, target, "notes")
+    if options.text is None:
+        _print_annotations(session, options.target, "notes")
         return
-    content = sys.stdin.read().rstrip("\n") if text == "-" else text
-    _annotate(session, target, "note", "noted", by, text=content)
+    content = sys.stdin.read().rstrip("\n") if options.text == "-" else options.text
+    _annotate(session, options, "note", "noted", text=content)
 
 
-@command(
-    TARGET,
-    click.option("--no", "drop", is_flag=True, help="Let retention remove it again."),
-    BY,
-    STORE,
-    JSON,
-    group=checkpoints,
-)
-def keep(session: Session, target: str, drop: bool, by: str | None) -> None:
+@command(TARGET, flag("--no drop", "Let retention remove it again."), BY, STORE, JSON, group=checkpoints)
+def keep(session: Session, options: Options) -> None:
     """Keep a checkpoint for good: no retention and no pruning removes it, nor its run.
 
     Without @PLACE it is the newest checkpoint of the run. `holdfast checkpoints clear` and `holdfast delete` still
@@ -270,14 +261,14 @@ def keep(session: Session, target: str, drop: bool, by: str | None) -> None:
       holdfast checkpoints keep research@3
       holdfast checkpoints keep research@3 --no
     """
-    done = "the checkpoint is no longer kept" if drop else "the checkpoint is kept"
-    _annotate(session, target, "keep", done, by, keep=not drop)
+    done = "the checkpoint is no longer kept" if options.drop else "the checkpoint is kept"
+    _annotate(session, options, "keep", done, keep=not options.drop)
 
 
-def _annotate(session: Session, target: str, name: str, done: str, by: str | None, **what: Any) -> None:
+def _annotate(session: Session, options: Options, name: str, done: str, **what: Any) -> None:
     """Add an annotation, and print what came of it."""
-    [text] = session.names(target)
-    answer = control.annotate(session.journal, text, by=by or me(), timeout=TIMEOUT, **what)
+    [text] = session.names(options.target)
+    answer = control.annotate(session.journal, text, by=options.by or me(), timeout=TIMEOUT, **what)
     info, applied = find_position(session.store, text).info, answer != control.ASKED
     later = "" if applied else "; the process that executes the run records it between two steps"
     facts = {"run_id": info.run, "command": name, "applied": applied, "status": info.status}
@@ -293,53 +284,35 @@ def _print_annotations(session: Session, target: str, what: str) -> None:
         return
     if what == "tags" and found.seq is None:
         click.echo(one_line(", ".join(found.info.tags) or "no tags", 500))
-    lines_of = _tag_lines if what == "tags" else _note_lines
-    lines = [line for said in chosen for line in lines_of(said)]
+    lines = []
+    for said in chosen:
+        words = [*said.tags, *(["kept"] if said.keep else [])]
+        if what == "tags" and said.seq and words:
+            lines.append(one_line(f"{said.checkpoint_id}: {', '.join(words)}", 500))
+        for written in said.notes if what == "notes" else ():
+            by = f" by {one_line(written.by)}" if written.by else ""
+            lines.append(f"{said.checkpoint_id or 'run'}, {local_time(written.at)}{by}")
+            lines += [f"  {line}" for line in visible(written.text).splitlines()]
+    if not lines and (what == "notes" or found.seq is not None):
+        lines = [f"no {what}"]
     for line in lines:
         click.echo(line)
-    if not lines and (what == "notes" or found.seq is not None):
-        click.echo(f"no {what}")
-
-
-def _tag_lines(said: AnnotationView) -> list[str]:
-    if not said.seq or not (said.tags or said.keep):
-        return []
-    words = [*said.tags, *(["kept"] if said.keep else [])]
-    return [one_line(f"{said.checkpoint_id}: {', '.join(words)}", 500)]
-
-
-def _note_lines(said: AnnotationView) -> list[str]:
-    lines = []
-    for written in said.notes:
-        by = f" by {one_line(written.by)}" if written.by else ""
-        lines.append(f"{said.checkpoint_id or 'run'}, {local_time(written.at)}{by}")
-        lines += [f"  {line}" for line in visible(written.text).splitlines()]
-    return lines
 
 
 # Removing runs and checkpoints.
 
 
 @command(
-    click.option(
-        "--older-than", metavar="TIME", help="Runs that were not updated for so long: 7d, 12h, 30m, 1d12h."
-    ),
+    value("--older-than", "TIME", "Runs that were not updated for so long: 7d, 12h, 30m, 1d12h."),
     number("--keep", 1, "N", "How many checkpoints each workflow keeps, the newest."),
     WORKFLOW_NAME,
-    click.option("--dry-run", is_flag=True, help="Print what would go, and change nothing."),
+    flag("--dry-run", "Print what would go, and change nothing."),
     YES,
     STORE,
     JSON,
     group=checkpoints,
 )
-def prune(
-    session: Session,
-    older_than: str | None,
-    keep: int | None,
-    workflow: str | None,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+def prune(session: Session, options: Options) -> None:
     """Remove old runs and old checkpoints.
 
     A workflow's last successful run stays, a run that can be resumed keeps its newest checkpoint unless it is too old,
@@ -350,18 +323,20 @@ def prune(
       holdfast checkpoints prune --older-than 7d --dry-run
       holdfast checkpoints prune --keep 5 --workflow research --yes
     """
-    if older_than is None and keep is None:
+    if options.older_than is None and options.keep is None:
         raise click.UsageError("say what may go: --older-than TIME, --keep N, or both")
-    before = None if older_than is None else time.time() - read_duration("--older-than", older_than)
+    before = None
+    if options.older_than is not None:
+        before = time.time() - read_duration("--older-than", options.older_than)
     try:
-        found = planned(session.journal, before=before, keep=keep, workflow=workflow)
+        found = planned(session.journal, before=before, keep=options.keep, workflow=options.workflow)
     except RunNotFound:
         found = []
-    _remove(session, found, dry_run, yes)
+    _remove(session, found, options.dry_run, options.yes)
 
 
 @command(click.argument("workflow"), YES, STORE, JSON, group=checkpoints)
-def clear(session: Session, workflow: str, yes: bool) -> None:
+def clear(session: Session, options: Options) -> None:
     """Remove every run of a workflow and all their checkpoints, but no run that a live process executes.
 
     \b
@@ -369,16 +344,16 @@ def clear(session: Session, workflow: str, yes: bool) -> None:
       holdfast checkpoints clear research --yes
     """
     store = session.store
-    runs = store.runs(workflow=workflow)
+    runs = store.runs(workflow=options.workflow)
     if not runs:
-        raise RunNotFound(f"no runs of a workflow {workflow!r} in {store.url}")
+        raise RunNotFound(f"no runs of a workflow {options.workflow!r} in {store.url}")
     executed = [info for info in runs if has_owner(store, info)]
     for info in executed:
         click.echo(f"run {one_line(info.run)} is being executed and stays", err=True)
     going = [
         Removal(info, len(_stored(session.journal, info)), True) for info in runs if info not in executed
     ]
-    _remove(session, going, False, yes)
+    _remove(session, going, False, options.yes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,32 +370,32 @@ class Removal(View):
 
 
 def _remove(session: Session, found: list[Removal], dry_run: bool, yes: bool) -> None:
+    def amount() -> str:
+        runs = count(sum(gone.whole for gone in found), "run")
+        points = count(sum(gone.checkpoints for gone in found), "checkpoint")
+        return f"{runs} and {points}" if found else "nothing"
+
     if found and not dry_run:
-        session.confirm(f"remove {_sum(found)}", yes)
+        session.confirm(f"remove {amount()}", yes)
         found = carry_out(session.journal, found)
     if dry_run and found and not session.as_json:
         columns = ("run", "workflow", "status", "checkpoints", "what goes")
-        print_table(columns, [_removal_row(gone) for gone in found])
+        extents = {True: "the whole run", False: "its oldest checkpoints"}
+        facts = [(gone, gone.info) for gone in found]
+        print_table(
+            columns,
+            [
+                [info.run, info.workflow, info.status, str(gone.checkpoints), extents[gone.whole]]
+                for gone, info in facts
+            ],
+        )
     data = {
         "dry_run": dry_run,
         "runs": sum(gone.whole for gone in found),
         "checkpoints": sum(gone.checkpoints for gone in found),
         "removed": found,
     }
-    session.print(data, f"{'would remove' if dry_run else 'removed'} {_sum(found)}")
-
-
-def _removal_row(gone: Removal) -> list[str]:
-    info = gone.info
-    extent = "the whole run" if gone.whole else "its oldest checkpoints"
-    return [info.run, info.workflow, info.status, str(gone.checkpoints), extent]
-
-
-def _sum(found: list[Removal]) -> str:
-    if not found:
-        return "nothing"
-    runs = count(sum(gone.whole for gone in found), "run")
-    return f"{runs} and {count(sum(gone.checkpoints for gone in found), 'checkpoint')}"
+    session.print(data, f"{'would remove' if dry_run else 'removed'} {amount()}")
 
 
 def planned(
@@ -435,32 +410,23 @@ def planned(
     found: list[Removal] = []
     runs = journal.store.runs(workflow=workflow, before=before if keep is None else None)
     for name in dict.fromkeys(info.workflow for info in runs):
-        of_name = [info for info in runs if info.workflow == name]
-        stored = {info.run: _stored(journal, info) for info in of_name}
+        stored = {info.run: (info, _stored(journal, info)) for info in runs if info.workflow == name}
         last_good = {info.run for info in last_successful(journal.store, name)}
-        kept = _newest(stored, keep)
-        for info in of_name:
-            if has_owner(journal.store, info):
-                continue
-            removal = _removal(info, stored[info.run], kept, before, info.run in last_good)
-            if removal is not None:
-                removal = _without_kept(journal, removal, stored[info.run])
-            found += [removal] if removal else []
+        newest = sorted(
+            ((each.at, each.seq, run) for run, (_, points) in stored.items() for each in points), reverse=True
+        )
+        kept = None if keep is None else {(run, seq) for _, seq, run in newest[:keep]}
+        for info, points in stored.values():
+            if not has_owner(journal.store, info):
+                removal = _removal(info, points, kept, before, info.run in last_good)
+                removal = removal and _without_kept(journal, removal, points)
+                found += [removal] if removal else []
     going = {removal.info.run for removal in found if removal.whole}
     return [
         removal
         for removal in found
         if not removal.whole or going.issuperset(needed_by(journal, removal.info))
     ]
-
-
-def _newest(stored: dict[str, list[StoredCheckpoint]], keep: int | None) -> set[tuple[str, int]] | None:
-    if keep is None:
-        return None
-    every = sorted(
-        ((each.at, each.seq, run) for run, found in stored.items() for each in found), reverse=True
-    )
-    return {(run, seq) for _, seq, run in every[:keep]}
 
 
 def _removal(

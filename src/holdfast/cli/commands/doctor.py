@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.errors import COMPLETED, CONFIGURATION
-from holdfast.cli.options import JSON, STORE
+from holdfast.cli.options import JSON, STORE, Options
 from holdfast.cli.render import count, one_line, print_table
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import open_existing, open_journal, store_place
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
 
 @command(STORE, JSON)
-def doctor(session: Session) -> int:
+def doctor(session: Session, options: Options) -> int:
     """Check the installation and the store; the exit code is 3 if something is broken.
 
     Nothing is created or changed, apart from a small file beside the store that measures how long a sync

@@ -6,13 +6,11 @@ import datetime as dt
 import re
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
 
-from holdfast.cli.inputs import read_inputs
 from holdfast.cli.options import (
     INPUT,
     INPUTS_FILE,
@@ -23,9 +21,15 @@ from holdfast.cli.options import (
     SKIP_GATES,
     STORE,
     WORKFLOW,
+    Options,
     RunOptions,
+    choice,
+    flag,
+    option,
+    value,
 )
-from holdfast.cli.render import duration, local_time, one_line, print_table
+from holdfast.cli.questions import read_inputs
+from holdfast.cli.render import duration, local_time, one_line
 from holdfast.cli.session import Session, command
 from holdfast.engine.submission import DEFAULT_QUEUE
 from holdfast.errors import RunNotFound
@@ -52,7 +56,7 @@ def queue() -> None:
 
 
 @command(STORE, JSON, group=queue, name="list")
-def list_queues(session: Session) -> None:
+def list_queues(session: Session, options: Options) -> None:
     """List the queues, what waits in them, and their limits.
 
     Of the runs that are queued or asleep, `due` ones could start now; `oldest` is how long the first of them has been
@@ -63,17 +67,13 @@ def list_queues(session: Session) -> None:
     Example:
       holdfast queue list --store postgresql://localhost/jobs
     """
-    url = session.url()
     try:
         lines = queue_lines(session.store)
     except RunNotFound:
         lines = []
-    if session.as_json or not lines:
-        empty = f"no runs wait in {url}; submit one with: holdfast submit WORKFLOW.yaml"
-        session.print({"store": url, "queues": lines}, empty)
-        return
     columns = ("queue", "queued", "due", "running", "paused", "held", "oldest", "limits")
-    print_table(columns, map(_queue_row, lines))
+    empty = "no runs wait in {url}; submit one with: holdfast submit WORKFLOW.yaml"
+    session.print_rows("queues", lines, columns, _queue_row, empty)
 
 
 def _queue_row(line: QueueLine) -> list[str]:
@@ -93,23 +93,18 @@ def _limit_text(limit: Limit | None) -> str:
 
 @command(
     NAME,
-    click.option(
-        "--max-running",
-        type=click.IntRange(1, MOST),
-        metavar="N",
-        help="How many of its runs execute at once.",
-    ),
-    click.option(
+    value("--max-running", "N", "How many of its runs execute at once.", type=click.IntRange(1, MOST)),
+    value(
         "--rate",
-        metavar="N/SECONDS",
-        help="How many may start in so many seconds, as in 100/60: that many at once, then more as time goes by.",
+        "N/SECONDS",
+        "How many may start in so many seconds, as in 100/60: that many at once, then more as time goes by.",
     ),
     STORE,
     JSON,
     group=queue,
     name="set",
 )
-def set_limit(session: Session, name: str, max_running: int | None, rate: str | None) -> None:
+def set_limit(session: Session, options: Options) -> None:
     """Limit a queue, on PostgreSQL. Limits that are not given stay.
 
     \b
@@ -117,57 +112,55 @@ def set_limit(session: Session, name: str, max_running: int | None, rate: str | 
       holdfast queue set mail --max-running 5
       holdfast queue set mail --rate 100/60
     """
-    if max_running is None and rate is None:
+    if options.max_running is None and options.rate is None:
         raise click.UsageError("say what the limit is: --max-running N, --rate N/SECONDS, or both")
-    wanted = None if rate is None else _rate(rate)
-    _change(session, name, lambda limits: limits.set(name, max_running=max_running, rate=wanted))
-
-
-def _rate(text: str) -> Rate:
-    found = re.fullmatch(r"\s*(\d{1,10})\s*/\s*(\d{0,12}(?:\.\d{1,6})?)\s*s?", text)
-    if found is None or not found[2]:
-        raise click.BadParameter(f"--rate {text!r} is not N/SECONDS, as in 100/60")
-    return Rate(int(found[1]), float(found[2]))
+    given = {"max_running": options.max_running, "rate": None}
+    if (text := options.rate) is not None:
+        found = re.fullmatch(r"\s*(\d{1,10})\s*/\s*(\d{0,12}(?:\.\d{1,6})?)\s*s?", text)
+        if found is None or not found[2]:
+            raise click.BadParameter(f"--rate {text!r} is not N/SECONDS, as in 100/60")
+        given["rate"] = Rate(int(found[1]), float(found[2]))
+    _change(session, options.name, "set", **given)
 
 
 @command(NAME, STORE, JSON, group=queue, name="pause")
-def pause_queue(session: Session, name: str) -> None:
+def pause_queue(session: Session, options: Options) -> None:
     """Let workers start nothing from a queue. What they are executing goes on.
 
     \b
     Example:
       holdfast queue pause mail
     """
-    _change(session, name, lambda limits: limits.pause(name))
+    _change(session, options.name, "pause")
 
 
 @command(NAME, STORE, JSON, group=queue, name="resume")
-def resume_queue(session: Session, name: str) -> None:
+def resume_queue(session: Session, options: Options) -> None:
     """Let workers start what waits in a queue again.
 
     \b
     Example:
       holdfast queue resume mail
     """
-    _change(session, name, lambda limits: limits.resume(name))
+    _change(session, options.name, "resume")
 
 
 @command(NAME, STORE, JSON, group=queue, name="unset")
-def unset_limit(session: Session, name: str) -> None:
+def unset_limit(session: Session, options: Options) -> None:
     """Remove a queue's limits. If it is paused, it stays so.
 
     \b
     Example:
       holdfast queue unset mail
     """
-    _change(session, name, lambda limits: limits.unset(name))
+    _change(session, options.name, "unset")
 
 
-def _change(session: Session, name: str, change: Callable[[Limits], object]) -> None:
-    """Change the limits of a queue and print them."""
+def _change(session: Session, name: str, change: str, **given: Any) -> None:
+    """Change the limits of a queue by a method of `Limits`, and print them."""
     with closing(open_postgres(session.url(), "limits of queues")) as opened:
         limits = Limits(opened)
-        change(limits)
+        getattr(limits, change)(name, **given)
         found = next((limit for limit in limits.lines() if limit.queue == name), Limit(name))
     facts = QueueLine(name, limit=found).as_json()
     shown = {key: facts[key] for key in ("queue", "max_running", "rate", "is_paused")}
@@ -181,9 +174,7 @@ _CRON_HELP = (
     "minute hour day month weekday, as in '*/5 * * * *' or '0 9 * * MON-FRI'; "
     "or @hourly, @daily, @weekly, @monthly, @yearly"
 )
-ZONE = click.option(
-    "--zone", default="UTC", show_default=True, metavar="ZONE", help="The time zone of those times."
-)
+ZONE = value("--zone", "ZONE", "The time zone of those times.", default="UTC", show_default=True)
 
 
 @click.group()
@@ -203,39 +194,25 @@ def schedule() -> None:
 @command(
     NAME,
     WORKFLOW,
-    click.option("--cron", required=True, metavar="CRON", help=f"When: {_CRON_HELP}."),
+    value("--cron", "CRON", f"When: {_CRON_HELP}.", required=True),
     ZONE,
     INPUT,
     INPUTS_FILE,
     QUEUE,
     PRIORITY,
-    click.option(
+    choice(
         "--missed",
-        type=click.Choice(("skip", "one", "all")),
-        default="one",
-        show_default=True,
-        help="Times that passed while no worker ran get no run, one run together, or a run each (the last 100).",
+        ("skip", "one", "all"),
+        "Times that passed while no worker ran get no run, one run together, or a run each (the last 100).",
+        "one",
     ),
     SKIP_GATES,
-    click.option("--replace", is_flag=True, help="Replace the schedule of that name, if there is one."),
+    flag("--replace", "Replace the schedule of that name, if there is one."),
     STORE,
     JSON,
     group=schedule,
 )
-def add(
-    session: Session,
-    name: str,
-    workflow: Path,
-    cron: str,
-    zone: str,
-    pairs: tuple[str, ...],
-    inputs_file: str | None,
-    queue: str | None,
-    priority: int | None,
-    missed: str,
-    skip_gates: bool,
-    replace: bool,
-) -> None:
+def add(session: Session, options: Options) -> None:
     """Add a schedule. The file and the inputs are checked now, as `run` checks them.
 
     Every run carries the workflow as the file is now; add it again with --replace when the file has changed. Times are
@@ -246,40 +223,38 @@ def add(
     Example:
       holdfast schedule add nightly report.yaml --cron "0 2 * * *" -i topic=tides --queue night
     """
-    when = Cron(cron, zone)
-    loaded = load_workflow(workflow)
-    inputs = loaded.read_inputs(*read_inputs(inputs_file, pairs))
-    options = RunOptions(skip_gates=skip_gates)
-    options.open(loaded, "memory://")
+    when = Cron(options.cron, options.zone)
+    loaded = load_workflow(options.workflow)
+    inputs = loaded.read_inputs(*read_inputs(options.inputs_file, options.pairs))
+    stored = RunOptions(skip_gates=options.skip_gates)
+    stored.open(loaded, "memory://")
     wanted = Schedule(
-        name,
+        options.name,
         when,
         loaded.name,
         loaded.begin(inputs),
-        options.config(loaded),
-        queue or DEFAULT_QUEUE,
-        priority or 0,
-        missed,
+        stored.config(loaded),
+        options.queue or DEFAULT_QUEUE,
+        options.priority or 0,
+        options.missed,
     )
     url = session.url(loaded.store_url())
-    _print_schedule(session, _scheduled(url, lambda known: known.add(wanted, replace=replace, by=me())))
+    _print_schedule(
+        session, _scheduled(url, lambda known: known.add(wanted, replace=options.replace, by=me()))
+    )
 
 
 @command(STORE, JSON, group=schedule, name="list")
-def list_schedules(session: Session) -> None:
+def list_schedules(session: Session, options: Options) -> None:
     """List the schedules. The column `trouble` says why a schedule submits nothing.
 
     \b
     Example:
       holdfast schedule list --json
     """
-    url = session.url()
-    lines = _scheduled(url, Schedules.lines)
-    if session.as_json or not lines:
-        session.print({"store": url, "schedules": lines}, f"no schedules in {url}")
-        return
+    lines = _scheduled(session.url(), Schedules.lines)
     columns = ("schedule", "cron", "zone", "workflow", "queue", "next", "last", "run", "trouble")
-    print_table(columns, map(_schedule_row, lines))
+    session.print_rows("schedules", lines, columns, _schedule_row, "no schedules in {url}")
 
 
 def _schedule_row(line: ScheduleLine) -> list[str]:
@@ -289,35 +264,36 @@ def _schedule_row(line: ScheduleLine) -> list[str]:
 
 
 @command(NAME, STORE, JSON, group=schedule, name="pause")
-def pause_schedule(session: Session, name: str) -> None:
+def pause_schedule(session: Session, options: Options) -> None:
     """Let a schedule submit nothing until it is resumed.
 
     \b
     Example:
       holdfast schedule pause nightly
     """
-    _print_schedule(session, _scheduled(session.url(), lambda known: known.pause(name)))
+    _print_schedule(session, _scheduled(session.url(), lambda known: known.pause(options.name)))
 
 
 @command(NAME, STORE, JSON, group=schedule, name="resume")
-def resume_schedule(session: Session, name: str) -> None:
+def resume_schedule(session: Session, options: Options) -> None:
     """Let a schedule continue with its next time. The times of the pause are skipped.
 
     \b
     Example:
       holdfast schedule resume nightly
     """
-    _print_schedule(session, _scheduled(session.url(), lambda known: known.resume(name)))
+    _print_schedule(session, _scheduled(session.url(), lambda known: known.resume(options.name)))
 
 
 @command(NAME, STORE, JSON, group=schedule)
-def remove(session: Session, name: str) -> None:
+def remove(session: Session, options: Options) -> None:
     """Remove a schedule. The runs that it submitted stay.
 
     \b
     Example:
       holdfast schedule remove nightly
     """
+    name = options.name
     _scheduled(session.url(), lambda known: known.remove(name))
     session.print({"name": name, "removed": True}, f"schedule {name} is removed")
 
@@ -325,22 +301,21 @@ def remove(session: Session, name: str) -> None:
 @command(
     click.argument("cron"),
     ZONE,
-    click.option(
-        "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times."
-    ),
+    option("--count", "How many times.", type=click.IntRange(1, 1000), default=5, show_default=True),
     JSON,
     group=schedule,
     name="next",
 )
-def next_times(session: Session, cron: str, zone: str, count: int) -> None:
+def next_times(session: Session, options: Options) -> None:
     """Print the next times of a cron expression. No store is needed.
 
     \b
     Example:
       holdfast schedule next "0 9 * * MON-FRI" --zone Europe/Berlin
     """
+    cron, zone = options.cron, options.zone
     wanted, at, times = Cron(cron, zone), dt.datetime.now(dt.UTC), []
-    for _ in range(count):
+    for _ in range(options.count):
         at = wanted.next_after(at)
         times.append(at.astimezone(ZoneInfo(zone)))
     data = {"cron": cron, "zone": zone, "times": [time.isoformat() for time in times]}

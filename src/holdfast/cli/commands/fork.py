@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.command_lines import resume_line_of
-from holdfast.cli.commands.steer import read_changes
-from holdfast.cli.display.lines import logged_warnings
-from holdfast.cli.display.plans import rerun_lines
-from holdfast.cli.ending import kept_at
-from holdfast.cli.execution import Execution, resume_target
-from holdfast.cli.inputs import read_inputs, value_of
+from holdfast.cli.commands.control import read_changes
+from holdfast.cli.execution import Execution, kept_at, resume_target
 from holdfast.cli.options import (
     BY,
     EXECUTION,
@@ -22,14 +17,21 @@ from holdfast.cli.options import (
     OTHER_WORKFLOW,
     PLAN,
     REASON,
+    RUN_AT,
     RUN_ID,
     SET,
     STORE,
     TRUST,
     ExecutionOptions,
+    Options,
     RunOptions,
+    flag,
     repeated,
+    value,
 )
+from holdfast.cli.plans import rerun_lines
+from holdfast.cli.progress import logged_warnings
+from holdfast.cli.questions import read_inputs, value_of
 from holdfast.cli.render import json_text
 from holdfast.cli.session import Session, command, config_of
 from holdfast.cli.targets import Confirmation, Target, find_target, stored_workflow
@@ -49,42 +51,25 @@ from holdfast.workflows.workflow import returned
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
-    from holdfast.engine.time_travel.rerun import Rerun
     from holdfast.stores.base import RunInfo
 
-AT = click.argument("run", metavar="RUN[@PLACE]")
 Changes = dict[tuple[str, ...], Any]
 
 
 @command(
-    AT,
+    RUN_AT,
     SET,
-    click.option(
-        "--as-node",
-        metavar="STEP",
-        help="Make the changes the result of this step; what follows it comes next.",
-    ),
+    value("--as-node", "STEP", "Make the changes the result of this step; what follows it comes next."),
     RUN_ID,
-    repeated("--tag", "tags", "TAG", "Tag the new run; by default it has the tags of the old."),
-    click.option("--run", "go_on", is_flag=True, help="Execute the new run here and now."),
+    repeated("--tag tags", "TAG", "Tag the new run; by default it has the tags of the old."),
+    flag("--run go_on", "Execute the new run here and now."),
     REASON,
     BY,
     EXECUTION,
     STORE,
     JSON,
 )
-def fork(
-    session: Session,
-    run: str,
-    changes: tuple[str, ...],
-    as_node: str | None,
-    run_id: str | None,
-    tags: tuple[str, ...],
-    go_on: bool,
-    reason: str,
-    by: str | None,
-    **how: Any,
-) -> int:
+def fork(session: Session, options: Options) -> int:
     """Start a new run at a checkpoint of another run, which stays as it is.
 
     Without @PLACE the run as it is now is forked. The fork shares the journal of the old run and costs next to nothing;
@@ -96,18 +81,19 @@ def fork(
       holdfast fork research@2 --set inputs.topic=tides --run
       holdfast fork research@draft --as-node draft --set 'steps.draft.output=@better.md'
     """
-    options = ExecutionOptions(session.as_json, **how)
-    if not go_on:
-        _refuse_unused(how)
-    [text] = session.names(run)
+    how = ExecutionOptions.given(options)
+    if not options.go_on:
+        _refuse_unused(options)
+    [text] = session.names(options.run)
     found = find_position(session.store, text)
-    access, update = _prepared(session, found, text, changes, as_node, go_on)
-    name = _free_id(session, run_id)
+    access, update = _prepared(session, found, text, options)
+    name = _free_id(session, options.run_id)
+    edit = Edit(update, options.as_node, options.by or me(), options.reason)
     with logged_warnings(str):
-        fork_run(access, found, name, Edit(update, as_node, by or me(), reason), tags=tags or None)
-    if go_on:
+        fork_run(access, found, name, edit, tags=options.tags or None)
+    if options.go_on:
         target = find_target(session, name)
-        return resume_target(target, target.open(interactive=options.asks), options, {})
+        return resume_target(target, target.open(interactive=how.asks), how, {})
     url, parent = session.store.url, found.info.run
     resume = resume_line_of(session.journal, session.journal.info(name))
     data = {"run_id": name, "parent": parent, "status": "interrupted", "store": url}
@@ -116,15 +102,15 @@ def fork(
 
 
 def _prepared(
-    session: Session, found: Position, text: str, pairs: tuple[str, ...], as_node: str | None, go_on: bool
+    session: Session, found: Position, text: str, options: Options
 ) -> tuple[Access, Changes | None]:
     """Return what it takes to change the fork, and the changes; only a workflow file's graph is available here."""
-    info, journal = found.info, session.journal
+    info, journal, step = found.info, session.journal, options.as_node
     config = config_of(journal, info)
-    is_changed = bool(pairs) or as_node is not None
-    if "workflow_file" not in config and (go_on or is_changed):
-        update = ", update={…}" if pairs else ""
-        node = f", as_node={as_node!r}" if as_node is not None else ""
+    is_changed = bool(options.changes) or step is not None
+    if "workflow_file" not in config and (options.go_on or is_changed):
+        update = ", update={…}" if options.changes else ""
+        node = f", as_node={step!r}" if step is not None else ""
         raise click.UsageError(
             f"run {info.run!r} was not started from a workflow file, so its program has to change or run a fork: "
             f"fork = app.fork({text!r}{update}{node}), then app.resume(fork)"
@@ -135,9 +121,9 @@ def _prepared(
     workflow = stored_workflow(info, config)
     app = RunOptions.of(config).open(workflow, journal.store, stored=True)
     run = journal.load(info, Codec(), found.seq).run
-    changes = read_changes(run, workflow, pairs)
-    if as_node is not None:
-        changes = _as_result(changes, as_node, run.root.cells)
+    changes = read_changes(run, workflow, options.changes)
+    if step is not None:
+        changes = _as_result(changes, step, run.root.cells)
     return Access.of(app._settings), changes
 
 
@@ -147,10 +133,10 @@ def _as_result(update: Changes, step: str, cells: Any) -> Changes:
     given = {path[1:]: value for path, value in update.items() if path[0] == step}
     visits = before.get("visits", 0) + 1
     record = {"output": None, **before, "status": "completed", "visits": visits}
-    for inside, value in given.items():
+    for inside, result in given.items():
         if inside != ("output",):
             raise click.UsageError(f"give the result of {step} as a whole: steps.{step}.output=…")
-        record["output"] = value
+        record["output"] = result
     return {**{path: value for path, value in update.items() if path[0] != step}, (step,): record}
 
 
@@ -164,10 +150,11 @@ def _free_id(session: Session, run_id: str | None) -> str:
     return run_id
 
 
-def _refuse_unused(how: dict[str, Any]) -> None:
+def _refuse_unused(options: Options) -> None:
     """Refuse options of an execution if the fork is not executed."""
-    given = [name for name, value in how.items() if value not in (None, False, ())]
-    if how["interactive"] is False:
+    names = ("interactive", "auto_continue", "fail_on_state", "quiet", "events", "heartbeat")
+    given = [name for name in names if getattr(options, name) not in (None, False, ())]
+    if options.interactive is False:
         given.append("no-interactive")
     if given:
         raise click.UsageError(
@@ -177,13 +164,13 @@ def _refuse_unused(how: dict[str, Any]) -> None:
 
 @command(
     click.argument("fork", metavar="FORK"),
-    click.option("--into", metavar="RUN", help="An earlier ancestor, instead of the fork's parent run."),
+    value("--into", "RUN", "An earlier ancestor, instead of the fork's parent run."),
     REASON,
     BY,
     STORE,
     JSON,
 )
-def promote(session: Session, fork: str, into: str | None, reason: str, by: str | None) -> None:
+def promote(session: Session, options: Options) -> None:
     """Promote a fork's result to its parent run. FORK is a run.
 
     The run's own history stays, and `holdfast runs rollback` goes back to it; the fork stays, too. A fork that waits
@@ -193,23 +180,21 @@ def promote(session: Session, fork: str, into: str | None, reason: str, by: str 
     Example:
       holdfast runs promote 3f2a --reason "the shorter draft won"
     """
-    texts = session.names(fork, *([] if into is None else [into]))
-    own, *target = [_whole_run(find_position(session.store, text), text) for text in texts]
-    who = {"by": by or me(), "reason": reason}
+    runs = []
+    for text in session.names(options.fork, *([] if options.into is None else [options.into])):
+        found = find_position(session.store, text)
+        if found.seq is not None:
+            raise click.UsageError(f"a run is promoted as it is now; name it without a place, not {text}")
+        runs.append(found.info)
+    own, target = runs[0], runs[1] if len(runs) > 1 else None
     access = Access(session.journal, TolerantCodec())
-    ident = promote_fork(access, own, target[0] if target else None, **who)
+    ident = promote_fork(access, own, target, by=options.by or me(), reason=options.reason)
     info, _ = find_checkpoint(session.store, ident)
     _print_moved(session, info, ident, f"it now has the result of {own.run}: {info.status}")
 
 
-def _whole_run(found: Position, text: str) -> RunInfo:
-    if found.seq is not None:
-        raise click.UsageError(f"a run is promoted as it is now; name it without a place, not {text}")
-    return found.info
-
-
 @command(click.argument("run", metavar="RUN@PLACE"), REASON, BY, STORE, JSON)
-def rollback(session: Session, run: str, reason: str, by: str | None) -> None:
+def rollback(session: Session, options: Options) -> None:
     """Roll a run back to an earlier checkpoint, so that `resume` continues from there.
 
     The steps that came after the checkpoint run again when the run is resumed. Questions are asked again, gates are
@@ -220,12 +205,12 @@ def rollback(session: Session, run: str, reason: str, by: str | None) -> None:
     Example:
       holdfast runs rollback research@2 --reason "the source was wrong"
     """
-    found = session.checkpoint(run)
+    found = session.checkpoint(options.run)
     if found.seq is None:
         name = found.info.run
         raise click.UsageError(f"say where to roll run {name} back to: {name}@3, or a checkpoint's id")
     access = Access(session.journal, TolerantCodec())
-    ident = roll_back(access, found, by=by or me(), reason=reason)
+    ident = roll_back(access, found, by=options.by or me(), reason=options.reason)
     _print_moved(session, session.journal.info(found.info.run), ident, "it is rolled back")
 
 
@@ -241,21 +226,16 @@ def _print_moved(session: Session, info: RunInfo, ident: str, what: str) -> None
 
 
 @command(
-    AT,
-    click.option("--from", "step", required=True, metavar="STEP", help="The first step to run again."),
+    RUN_AT,
+    value("--from step", "STEP", "The first step to run again.", required=True),
     repeated(
-        "-i --input",
-        "inputs",
+        "-i --input inputs",
         "NAME=VALUE",
         "Let this step see another value, as `steps modify` does: inputs.NAME, steps.NAME.output, item.",
     ),
-    click.option(
-        "--output",
-        metavar="VALUE",
-        help="Use this, JSON, text or @FILE, as the step's output; do not run it.",
-    ),
+    value("--output", "VALUE", "Use this, JSON, text or @FILE, as the step's output; do not run it."),
     SET,
-    click.option("--in-place", is_flag=True, help="Roll the run itself back, instead of starting a new one."),
+    flag("--in-place", "Roll the run itself back, instead of starting a new one."),
     RUN_ID,
     PLAN,
     OTHER_WORKFLOW,
@@ -265,21 +245,7 @@ def _print_moved(session: Session, info: RunInfo, ident: str, what: str) -> None
     STORE,
     JSON,
 )
-def rerun(
-    session: Session,
-    run: str,
-    step: str,
-    inputs: tuple[str, ...],
-    output: str | None,
-    changes: tuple[str, ...],
-    in_place: bool,
-    run_id: str | None,
-    plan: bool,
-    workflow: Path | None,
-    trust: bool,
-    by: str | None,
-    **how: Any,
-) -> int:
+def rerun(session: Session, options: Options) -> int:
     """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
 
     This is a new run, which starts at the checkpoint before the step; the old one stays as it is. STEP is a step's
@@ -292,29 +258,40 @@ def rerun(
       holdfast rerun report --from draft --set inputs.tone=dry
       holdfast rerun 3f2a --from draft --output @better.md
     """
-    options = ExecutionOptions(session.as_json, **how)
-    confirmation = Confirmation(trust, options.asks)
-    found = find_target(session, run, workflow=workflow, confirmation=confirmation, command="rerun")
-    app = found.open(interactive=options.asks)
+    how, step = ExecutionOptions.given(options), options.step
+    found = find_target(
+        session,
+        options.run,
+        workflow=options.workflow,
+        confirmation=Confirmation(options.trust, how.asks),
+        command="rerun",
+    )
+    app = found.open(interactive=how.asks)
     back = app.plan_rerun(str(found.what), step)
-    if plan:
+    if options.plan:
         click.echo(json_text(back) if session.as_json else "\n".join(rerun_lines(back)))
         return 0
-    name = found.run_id if in_place else run_id if run_id is not None else str(uuid.uuid4())
+    name = options.run_id if options.run_id is not None else str(uuid.uuid4())
     given: dict[str, Any] = {
-        "input": _changes(app, found, inputs, step) or None,
-        "update": _changes(app, found, changes) or None,
-        "in_place": in_place,
-        "run_id": run_id if in_place else name,
-        "by": by or me(),
+        "input": _changes(app, found, options.inputs, step) or None,
+        "update": _changes(app, found, options.changes) or None,
+        "in_place": options.in_place,
+        "run_id": options.run_id if options.in_place else name,
+        "by": options.by or me(),
         "trust": found.trust or False,
         "config": found.config,
     }
-    if output is not None:
-        given["output"] = _output(app, back, step, output)
+    if (text := options.output) is not None:
+        if not back.step:
+            raise click.UsageError(f"--output: {step!r} stands for several steps; name one by its id")
+        typed, raw = read_inputs(None, [f"output={text}"])
+        result = typed["output"] if typed else raw["output"]
+        result = result if text.startswith("@") else value_of(result)
+        given["output"] = returned(app.graph, back.step, result)
     before = kept_at(app, back.base, back.seq)
-    return Execution(found.workflow, app, found.url, options, before).execute(
-        lambda observer: app.rerun(str(found.what), step, observer=observer, **given), name
+    return Execution(found.workflow, app, found.url, how, before).execute(
+        lambda observer: app.rerun(str(found.what), step, observer=observer, **given),
+        found.run_id if options.in_place else name,
     )
 
 
@@ -324,11 +301,3 @@ def _changes(app: App, found: Target, pairs: tuple[str, ...], step: str = "") ->
     settings = app._settings
     run = settings.journal.load(settings.journal.info(found.run_id), settings.codec).run
     return read_changes(run, found.workflow, pairs, base_name(nodes_of(step)) if step else "")
-
-
-def _output(app: App, back: Rerun, step: str, text: str) -> Any:
-    if not back.step:
-        raise click.UsageError(f"--output: {step!r} stands for several steps; name one by its id")
-    typed, raw = read_inputs(None, [f"output={text}"])
-    value = typed["output"] if typed else raw["output"]
-    return returned(app.graph, back.step, value if text.startswith("@") else value_of(value))

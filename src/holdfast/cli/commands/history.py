@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.command_lines import command_line
-from holdfast.cli.display.diff import print_changes, print_difference, print_not_compared, print_state_changes
+from holdfast.cli.difference import print_changes, print_difference, print_not_compared, print_state_changes
 from holdfast.cli.errors import COMPLETED, FAILED
-from holdfast.cli.options import ALL, JSON, STORE, number, repeated
+from holdfast.cli.options import ALL, JSON, RUN_AT, STORE, Options, flag, number, repeated, value
 from holdfast.cli.output import visible
 from holdfast.cli.render import (
     STATUS_STYLES,
@@ -32,9 +32,10 @@ from holdfast.views.plain import size_text, when
 
 if TYPE_CHECKING:
     from holdfast.views.comparison import ComparedRun, Comparison
-    from holdfast.views.family import Branch, Family, Member
+    from holdfast.views.family import Family, Member
     from holdfast.views.history import History, KeyChange, Point
 
+ONE = click.argument("one", metavar="RUN[@PLACE]")
 PAGE = 20
 MOST_RUNS, MOST_STEPS, MOST_COMPARED_LINES, MOST_DIFF_LINES = 100, 10, 40, 200
 _DEEPEST = 12
@@ -45,21 +46,15 @@ _NARROW, _WIDE = 120, 150
 
 
 @command(
-    click.argument("run", metavar="RUN[@PLACE]"),
+    RUN_AT,
     number("-n --limit", 1, "N", f"How many checkpoints to list at most; {PAGE} unless given."),
-    click.option(
-        "--before",
-        metavar="CHECKPOINT",
-        help="Those before this one: the next page. An id, or @3, @-1, @STEP.",
-    ),
+    value("--before", "CHECKPOINT", "Those before this one: the next page. An id, or @3, @-1, @STEP."),
     ALL,
-    click.option("--tree", is_flag=True, help="List the runs that it was forked from, and its forks."),
+    flag("--tree", "List the runs that it was forked from, and its forks."),
     STORE,
     JSON,
 )
-def history(
-    session: Session, run: str, limit: int | None, before: str | None, show_all: bool, tree: bool
-) -> None:
+def history(session: Session, options: Options) -> None:
     """List a run's checkpoints, newest first, each with what happened since the one before.
 
     Each line has the checkpoint's id, the steps that finished, their time and money, the steps that came next, and what
@@ -71,24 +66,23 @@ def history(
       holdfast history research -n 5 --before 6eca4c13-89b6-47b8-9f78-4c0b03999354
       holdfast history research --tree
     """
-    if tree and (limit is not None or before is not None):
+    limit, before, show_all = options.limit, options.before, options.show_all
+    if options.tree and (limit is not None or before is not None):
         raise click.UsageError("--tree lists runs, not checkpoints; leave --limit and --before out")
     if show_all and limit is not None:
         raise click.UsageError("give either --all or --limit")
-    [name] = session.names(run)
+    [name] = session.names(options.run)
     url = session.store.url
-    if tree:
+    if options.tree:
         family = run_forks(session.journal, name)
-        if session.as_json:
-            print_json({"store": url, **family.as_json()})
-        else:
+        if not session.as_json:
             _print_family(family, show_all)
+        session.print({"store": url, **family.as_json()})
         return
     page = run_history(session.journal, name, limit=None if show_all else limit or PAGE, before=before)
-    if session.as_json:
-        print_json({"store": url, **page.as_json()})
-    else:
+    if not session.as_json:
         _print_history(page, url)
+    session.print({"store": url, **page.as_json()})
 
 
 def _print_history(page: History, url: str) -> None:
@@ -101,7 +95,11 @@ def _print_history(page: History, url: str) -> None:
         click.echo(f"run {one_line(page.run_id)} has no checkpoints here")
         return
     rows = [_row(point) for point in page.points]
-    columns = _fitting(terminal_width(), any(row["cost"] for row in rows))
+    width = terminal_width()
+    more = ("time", "cost", "changed") if width < _WIDE else ("saved", "time", "size", "cost", "changed")
+    shown = ("checkpoint", "wave", "kind", "after", "next", *(more if width >= _NARROW else ()))
+    spent = any(row["cost"] for row in rows)
+    columns = [column for column in shown if column != "cost" or spent]
     print_table(columns, [[row[column] for column in columns] for row in rows])
     noted = [point for point in page.points if _notes(point)]
     if noted:
@@ -115,15 +113,6 @@ def _print_history(page: History, url: str) -> None:
         click.echo(f"\nthere are older ones: {again}")
 
 
-def _fitting(width: int, has_cost: bool) -> tuple[str, ...]:
-    """Return the columns that there is room for; that of money only if some was spent."""
-    if width < _NARROW:
-        return ("checkpoint", "wave", "kind", "after", "next")
-    more = ("time", "cost", "changed") if width < _WIDE else ("saved", "time", "size", "cost", "changed")
-    columns = ("checkpoint", "wave", "kind", "after", "next", *more)
-    return columns if has_cost else tuple(column for column in columns if column != "cost")
-
-
 def _row(point: Point) -> dict[str, str]:
     spent = point.spending
     inside = f"{point.frame}: " if point.frame else ""
@@ -131,6 +120,7 @@ def _row(point: Point) -> dict[str, str]:
     if point.failed_attempts:
         time += f" (+{duration(point.failed_seconds)} in {count(point.failed_attempts, 'failed attempt')})"
     cost = money(spent.cost) if spent.calls else ""
+    left = len(point.changes) - _MOST_KEYS
     return {
         "checkpoint": point.id,
         "wave": "" if point.wave is None else str(point.wave),
@@ -141,14 +131,9 @@ def _row(point: Point) -> dict[str, str]:
         "time": time,
         "size": size_text(point.size),
         "cost": cost + (f" ({spent.unpriced} unpriced)" if spent.unpriced else ""),
-        "changed": _changed(point),
+        "changed": ", ".join(map(_change, point.changes[:_MOST_KEYS]))
+        + (f", … {left} more" if left > 0 else ""),
     }
-
-
-def _changed(point: Point) -> str:
-    shown = [_change(change) for change in point.changes[:_MOST_KEYS]]
-    left = len(point.changes) - len(shown)
-    return ", ".join(shown) + (f", … {left} more" if left else "")
 
 
 def _change(change: KeyChange) -> str:
@@ -178,7 +163,13 @@ def _print_family(family: Family, show_all: bool) -> None:
 def _member_parts(member: Member, is_named: bool) -> list[tuple[str, str]]:
     depth = min(member.depth, _DEEPEST)
     indent = "  " * depth + (f"({member.depth}) " if member.depth > _DEEPEST else "")
-    facts = [_branch(member.branch)] if member.branch is not None else []
+    facts = []
+    if (branch := member.branch) is not None and not branch.is_there:
+        facts = [f"forked from {visible(branch.run_id)} at entry {branch.seq}, which is gone"]
+    elif branch is not None and branch.wave is None:
+        facts = [f"forked at entry {branch.seq}"]
+    elif branch is not None:
+        facts = [f"forked after wave {branch.wave} ({steps_text(branch.nodes)})"]
     facts += [duration(member.seconds)]
     facts += [money(member.spending.cost)] if member.spending.calls else []
     facts += [local_time(when(member.info.created_at))]
@@ -192,25 +183,11 @@ def _member_parts(member: Member, is_named: bool) -> list[tuple[str, str]]:
     ]
 
 
-def _branch(branch: Branch) -> str:
-    if not branch.is_there:
-        return f"forked from {visible(branch.run_id)} at entry {branch.seq}, which is gone"
-    if branch.wave is None:
-        return f"forked at entry {branch.seq}"
-    return f"forked after wave {branch.wave} ({steps_text(branch.nodes)})"
-
-
 # `holdfast runs compare`.
 
 
-@command(
-    click.argument("one", metavar="RUN[@PLACE]"),
-    click.argument("other", metavar="OTHER[@PLACE]"),
-    ALL,
-    STORE,
-    JSON,
-)
-def compare(session: Session, one: str, other: str, show_all: bool) -> None:
+@command(ONE, click.argument("other", metavar="OTHER[@PLACE]"), ALL, STORE, JSON)
+def compare(session: Session, options: Options) -> None:
     """Compare two runs, usually forks of one: where they part, steps, results, time, money, status and code.
 
     Runs that have no common ancestor are compared from their beginnings.
@@ -220,12 +197,11 @@ def compare(session: Session, one: str, other: str, show_all: bool) -> None:
       holdfast runs compare research 3f2a
       holdfast runs compare 3f2a 77b1 --json | jq .diverging
     """
-    first, second = session.names(one, other)
+    first, second = session.names(options.one, options.other)
     found = compare_runs(session.journal, first, second)
-    if session.as_json:
-        print_json({"store": session.store.url, **found.as_json()})
-    else:
-        _print_comparison(found, terminal_width(), show_all)
+    if not session.as_json:
+        _print_comparison(found, terminal_width(), options.show_all)
+    session.print({"store": session.store.url, **found.as_json()})
 
 
 def _print_comparison(found: Comparison, width: int, show_all: bool) -> None:
@@ -298,33 +274,22 @@ def _listed(steps: tuple[str, ...], show_all: bool) -> str:
 
 
 @command(
-    click.argument("one", metavar="RUN[@PLACE]"),
+    ONE,
     click.argument("other", metavar="[OTHER[@PLACE]]", required=False),
-    repeated("--key", "keys", "KEY", "Only this key of the state."),
-    click.option(
+    repeated("--key keys", "KEY", "Only this key of the state."),
+    flag(
         "--patch",
-        is_flag=True,
-        help="Print a JSON Patch (RFC 6902) that makes the one state the other; "
-        "standard error names the keys that it leaves out.",
+        "Print a JSON Patch (RFC 6902) that makes the one state the other; standard error names the keys that it "
+        "leaves out.",
     ),
     number("--max-lines", 1, "N", f"At most so many lines of changes; {MOST_DIFF_LINES} unless it is given."),
     ALL,
     number("--width", 40, "N", "Cut lines after so many characters; as the terminal is."),
-    click.option("--exit-code", is_flag=True, help="Exit with 1 if the states differ."),
+    flag("--exit-code", "Exit with 1 if the states differ."),
     STORE,
     JSON,
 )
-def diff(
-    session: Session,
-    one: str,
-    other: str | None,
-    keys: tuple[str, ...],
-    patch: bool,
-    max_lines: int | None,
-    show_all: bool,
-    width: int | None,
-    exit_code: bool,
-) -> int:
+def diff(session: Session, options: Options) -> int:
     """Print what differs between two checkpoints of any runs. One alone is compared with the checkpoint before it.
 
     \b
@@ -333,15 +298,16 @@ def diff(
       holdfast diff research@2 research@5 --key draft
       holdfast diff good-run bad-run --patch | jq length
     """
+    show_all, max_lines, width = options.show_all, options.max_lines, options.width
     if show_all and max_lines is not None:
         raise click.UsageError("give either --all or --max-lines")
-    if (patch or session.as_json) and (show_all or max_lines is not None or width is not None):
+    if (options.patch or session.as_json) and (show_all or max_lines is not None or width is not None):
         raise click.UsageError("--all, --max-lines and --width are for text; --json and --patch are whole")
-    if patch and session.as_json:
+    if options.patch and session.as_json:
         raise click.UsageError("give either --json or --patch, which is JSON already")
-    first, *second = session.names(one, *([] if other is None else [other]))
-    found = diff_states(session.journal, first, second[0] if second else None, keys=keys)
-    if patch:
+    first, *second = session.names(options.one, *([] if options.other is None else [options.other]))
+    found = diff_states(session.journal, first, second[0] if second else None, keys=options.keys)
+    if options.patch:
         print_json(found.patch)
         for key, reason in found.not_compared.items():
             text = f"the patch leaves out {one_line(key)}, which was not compared: {one_line(reason, 500)}"
@@ -351,4 +317,4 @@ def diff(
     else:
         most = None if show_all else max_lines or MOST_DIFF_LINES
         print_difference(found, session.store.url, width or terminal_width(), most)
-    return FAILED if exit_code and found else COMPLETED
+    return FAILED if options.exit_code and found else COMPLETED

@@ -5,17 +5,15 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from holdfast.cli.command_lines import answer_line
-from holdfast.cli.display.plans import resume_plan
-from holdfast.cli.execution import Execution, print_dry_run, resume_target
-from holdfast.cli.inputs import question_names, read_inputs, read_pairs
+from holdfast.cli.execution import Execution, resume_target
 from holdfast.cli.options import (
     AT,
     DELAY,
@@ -35,11 +33,16 @@ from holdfast.cli.options import (
     TRUST,
     WORKFLOW,
     ExecutionOptions,
+    Options,
     RunOptions,
+    choice,
+    flag,
     read_when,
     repeated,
+    value,
 )
-from holdfast.cli.questions import read_answers
+from holdfast.cli.plans import print_dry_run, resume_plan
+from holdfast.cli.questions import question_names, read_answers, read_inputs, read_pairs
 from holdfast.cli.render import count, json_text, one_line
 from holdfast.cli.session import Session, command, is_workflow_file
 from holdfast.cli.store_option import close_store, lasting_url
@@ -70,28 +73,13 @@ NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
 
 @command(
     NEW_RUN,
-    click.option(
-        "--dry-run", is_flag=True, help="Check everything and print the plan; run and write nothing."
-    ),
+    flag("--dry-run", "Check everything and print the plan; run and write nothing."),
     RUN_OPTIONS,
     EXECUTION,
     STORE,
     JSON,
 )
-def run(
-    session: Session,
-    workflow: Path,
-    pairs: tuple[str, ...],
-    inputs_file: str | None,
-    run_id: str | None,
-    reuse: str | None,
-    dry_run: bool,
-    skip_gates: bool,
-    interrupt_before: tuple[str, ...],
-    interrupt_after: tuple[str, ...],
-    durability: str | None,
-    **how: Any,
-) -> int:
+def run(session: Session, options: Options) -> int:
     """Run a workflow file. Every finished step is saved; whatever stops the run, `resume` continues it.
 
     \b
@@ -103,47 +91,33 @@ def run(
 
     Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
     """
-    options = ExecutionOptions(session.as_json, **how)
-    loaded = load_workflow(workflow)
-    url = session.url(loaded.store_url())
-    source = Reused.find(session, reuse, loaded)
-    inputs = source.inputs(*read_inputs(inputs_file, pairs))
-    if dry_run:
-        print_dry_run(loaded, inputs, url, skip_gates, session.as_json)
+    how, stored = ExecutionOptions.given(options), RunOptions.given(options)
+    workflow, url, reused, inputs = _new_run(session, options)
+    if options.dry_run:
+        print_dry_run(workflow, inputs, url, options.skip_gates, session.as_json)
         return 0
-    stored = RunOptions(interrupt_before, interrupt_after, skip_gates, durability)
-    app = stored.open(loaded, url, interactive=options.asks)
+    app = stored.open(workflow, url, interactive=how.asks)
     session.callback(close_store, app.store)
-    name = run_id if run_id is not None else str(uuid.uuid4())
-    return Execution(loaded, app, url, options).execute(
-        lambda observer: app.invoke(
-            loaded.begin(inputs),
-            run_id=name,
-            config=stored.config(loaded),
-            reuse=source.name,
-            observer=observer,
-        ),
-        name,
+    name = options.run_id if options.run_id is not None else str(uuid.uuid4())
+    config, begun = stored.config(workflow), workflow.begin(inputs)
+    return Execution(workflow, app, url, how).execute(
+        lambda observer: app.invoke(begun, run_id=name, config=config, reuse=reused, observer=observer), name
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reused:
-    """A run whose results are reused, or none; `saved` are the inputs that it started with."""
+def _new_run(session: Session, options: Options) -> tuple[Workflow, str, str | None, dict[str, Any]]:
+    """Return the workflow of a new run, its store, the run whose results it reuses, and its inputs.
 
-    workflow: Workflow
-    name: str | None = None
-    saved: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def find(cls, session: Session, text: str | None, workflow: Workflow) -> Reused:
-        """Return the run that `--reuse` names, which must be one of the same workflow."""
-        if text is None:
-            return cls(workflow)
+    Inputs that are not given are those of the reused run.
+    """
+    workflow = load_workflow(options.workflow)
+    typed, text = read_inputs(options.inputs_file, options.pairs)
+    reused, saved = None, {}
+    if options.reuse is not None:
         with Session(session.given) as reading:
             journal = reading.open(workflow.store_url())
-            [name] = reading.names(text)
-            found = find_position(journal.store, name)
+            [reused] = reading.names(options.reuse)
+            found = find_position(journal.store, reused)
             if found.info.workflow != workflow.name:
                 raise CannotReuse(
                     f"run {found.info.run!r} is of workflow {found.info.workflow!r}, and this file is of "
@@ -151,57 +125,54 @@ class Reused:
                 )
             begun = project(journal, Codec(), found.info, found.seq).begun
         ops = [op for op in begun.ops if op.key == "inputs"] if begun is not None else []
-        declared = workflow.definition.workflow.inputs
-        saved = {name: value for op in ops for name, value in (op.value or {}).items() if name in declared}
-        return cls(workflow, name, saved)
-
-    def inputs(self, typed: Mapping[str, Any], text: Mapping[str, str]) -> dict[str, Any]:
-        """Return the inputs of the new run: the given ones, and else those of the reused run."""
-        saved = {name: value for name, value in self.saved.items() if name not in text}
-        return self.workflow.read_inputs({**saved, **typed}, text)
+        known = workflow.definition.workflow.inputs.keys() - text.keys()
+        saved = {name: value for op in ops for name, value in (op.value or {}).items() if name in known}
+    url = session.url(workflow.store_url())
+    return workflow, url, reused, workflow.read_inputs({**saved, **typed}, text)
 
 
 # `holdfast resume`.
 
 
-IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
-ON_CHANGE = ("warn", "fail", "use_saved")
 _TARGET_HELP = """TARGET is a run id or its beginning (4 characters or more), a workflow's name, a checkpoint id,
 RUN@3, a workflow file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the
 latest unfinished run of the store is resumed."""
+_TO_ENGINE = ("if_interrupted", "on_change", "takeover", "rerun_changed")
+_HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "remap", "plan")
+_WATCHING = ("interactive", "auto_continue", "fail_on_state", "events", "heartbeat")
+"""The options that are only for a resume in this process."""
 
 
 @command(
     click.argument("target", metavar="[TARGET]", required=False),
-    click.option("--checkpoint-id", metavar="ID", help="Start a new run from that checkpoint."),
-    repeated("--answer", "answers", "[NAME=]VALUE", "Answer what the run waits for; VALUE is JSON or text."),
-    click.option(
+    value("--checkpoint-id", "ID", "Start a new run from that checkpoint."),
+    repeated("--answer answers", "[NAME=]VALUE", "Answer what the run waits for; VALUE is JSON or text."),
+    choice(
         "--if-interrupted",
-        type=click.Choice(IF_INTERRUPTED),
-        help="What to do with steps that were running when the process died; by default as the workflow says.",
+        ("rerun", "skip", "ask", "fail"),
+        "What to do with steps that were running when the process died; by default as the workflow says.",
     ),
     INPUT,
     PLAN,
-    click.option(
+    value(
         "--as-planned",
-        metavar="ID",
-        help="Resume only if exactly what --plan printed under this id, with the same options, would still be done.",
+        "ID",
+        "Resume only if exactly what --plan printed under this id, with the same options, would still be done.",
     ),
-    click.option(
+    flag(
         "--rerun-changed",
-        is_flag=True,
-        help="Run finished steps again that the workflow defines otherwise now, and what comes after them.",
+        "Run finished steps again that the workflow defines otherwise now, and what comes after them.",
     ),
     OTHER_WORKFLOW,
-    click.option(
+    choice(
         "--on-change",
-        type=click.Choice(ON_CHANGE),
-        help="What to do if the workflow changed since the run was saved.",
+        ("warn", "fail", "use_saved"),
+        "What to do if the workflow changed since the run was saved.",
     ),
     REMAP,
-    click.option("--takeover", is_flag=True, help="Take the run from a process that hangs."),
+    flag("--takeover", "Take the run from a process that hangs."),
     TRUST,
-    click.option("--detach", is_flag=True, help="Let workers resume the run, instead of executing it here."),
+    flag("--detach", "Let workers resume the run, instead of executing it here."),
     QUEUE,
     PRIORITY,
     EXECUTION,
@@ -209,19 +180,7 @@ latest unfinished run of the store is resumed."""
     JSON,
     epilog=_TARGET_HELP,
 )
-def resume(
-    session: Session,
-    target: str | None,
-    answers: tuple[str, ...],
-    pairs: tuple[str, ...],
-    remap: tuple[str, ...],
-    plan: bool,
-    trust: bool,
-    detach: bool,
-    queue: str | None,
-    priority: int | None,
-    **given: Any,
-) -> int:
+def resume(session: Session, options: Options) -> int:
     """Resume a run where it stopped. Finished steps do not run again.
 
     Gates and options given to `run` hold for a resume too. A run that came from outside, and a checkpoint file with a
@@ -235,87 +194,57 @@ def resume(
       holdfast resume 3f2a --rerun-changed --plan
       holdfast resume 3f2a --answer yes --detach
     """
-    here = {name: given.pop(name) for name in _HERE}
-    options = ExecutionOptions(session.as_json, **given)
-    confirmation = Confirmation(trust, options.asks)
-    if detach:
-        if any([*here.values(), pairs, remap, plan, *_watching(options)]):
+    how = ExecutionOptions.given(options)
+    confirmation = Confirmation(options.trust, how.asks)
+    if options.detach:
+        if any(getattr(options, name) for name in (*_HERE, *_WATCHING)):
             raise click.UsageError(
                 "--detach takes --answer, --queue, --priority and --trust; other options are for a resume here"
             )
-        return _detach(session, target, answers, (queue, priority), options, confirmation)
-    if queue is not None or priority is not None:
+        return _detach(session, options, confirmation)
+    if options.queue is not None or options.priority is not None:
         raise click.UsageError("--queue and --priority are for workers; add --detach to let them resume it")
-    renamed = read_pairs(remap, "--remap")
-    checkpoint, workflow = here.pop("checkpoint_id"), here.pop("workflow")
-    found = find_target(session, target, checkpoint=checkpoint, workflow=workflow, confirmation=confirmation)
-    app = found.open(interactive=options.asks, renamed=renamed)
-    as_planned = here.pop("as_planned")
-    here |= {
-        "answers": _answers(app, found, answers),
-        "update": _changed_inputs(app, found, pairs) or None,
-        "remap": _renamed(app, found, renamed) or None,
-        "rename_keys": renamed or None,
-    }
-    if plan:
-        _print_plan(session, app, found, here)
-        return 0
-    here["plan"] = as_planned
-    if found.file is not None and any(here.values()):
-        raise click.UsageError("a checkpoint file starts a new run, which takes none of these options")
-    return resume_target(found, app, options, here)
-
-
-_HERE = (
-    "checkpoint_id",
-    "workflow",
-    "as_planned",
-    "if_interrupted",
-    "on_change",
-    "takeover",
-    "rerun_changed",
-)
-"""The options that are only for a resume in this process."""
-
-
-def _watching(options: ExecutionOptions) -> tuple[Any, ...]:
-    return (
-        options.interactive,
-        options.auto_continue,
-        options.fail_on_state,
-        options.events,
-        options.heartbeat,
+    renamed = read_pairs(options.remap, "--remap")
+    found = find_target(
+        session,
+        options.target,
+        checkpoint=options.checkpoint_id,
+        workflow=options.workflow,
+        confirmation=confirmation,
     )
+    app = found.open(interactive=how.asks, renamed=renamed)
+    given: dict[str, Any] = {name: getattr(options, name) for name in _TO_ENGINE}
+    given |= _changes(app, found, options, renamed)
+    if options.plan:
+        if found.file is not None:
+            raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
+        plan = app.plan_resume(str(found.what), **given)
+        shown = resume_plan(app, found.run_id, plan, options.if_interrupted)
+        click.echo(json_text(shown) if session.as_json else "\n".join(shown.lines()))
+        return 0
+    given["plan"] = options.as_planned
+    if found.file is not None and any(given.values()):
+        raise click.UsageError("a checkpoint file starts a new run, which takes none of these options")
+    return resume_target(found, app, how, given)
 
 
-def _answers(app: App, found: Target, texts: tuple[str, ...]) -> dict[str, Any] | None:
-    if not texts or not found.run_id:
-        return None
-    return read_answers(texts, app.pauses(found.run_id), lambda: question_names(found.workflow.definition))
-
-
-def _renamed(app: App, found: Target, names: dict[str, str]) -> dict[str, str]:
-    """Return the nodes of renamed steps."""
-    return found.workflow.renamed_nodes(app, found.run_id, names) if names and found.run_id else names
-
-
-def _changed_inputs(app: App, found: Target, pairs: tuple[str, ...]) -> dict[str, Any]:
-    if not pairs:
-        return {}
-    if not found.run_id:
-        raise click.UsageError("the inputs of a checkpoint file cannot be changed")
-    typed, text = read_inputs(None, pairs)
-    stored = app.get_state(found.run_id).get("inputs", {})
-    saved = {name: value for name, value in stored.items() if name not in text}
-    return {"inputs": found.workflow.read_inputs({**saved, **typed}, text)}
-
-
-def _print_plan(session: Session, app: App, found: Target, given: dict[str, Any]) -> None:
-    if found.file is not None:
-        raise click.UsageError("a checkpoint file starts a new run; there is nothing to plan")
-    plan = app.plan_resume(str(found.what), **given)
-    shown = resume_plan(app, found.run_id, plan, given["if_interrupted"])
-    click.echo(json_text(shown) if session.as_json else "\n".join(shown.lines()))
+def _changes(app: App, found: Target, options: Options, renamed: dict[str, str]) -> dict[str, Any]:
+    """Return what changes with a resume: answers, inputs, and the names of steps."""
+    answers = update = None
+    nodes = renamed
+    if options.answers and found.run_id:
+        pauses = app.pauses(found.run_id)
+        answers = read_answers(options.answers, pauses, lambda: question_names(found.workflow.definition))
+    if options.pairs:
+        if not found.run_id:
+            raise click.UsageError("the inputs of a checkpoint file cannot be changed")
+        typed, text = read_inputs(None, options.pairs)
+        stored = app.get_state(found.run_id).get("inputs", {})
+        saved = {name: value for name, value in stored.items() if name not in text}
+        update = {"inputs": found.workflow.read_inputs({**saved, **typed}, text)}
+    if renamed and found.run_id:
+        nodes = found.workflow.renamed_nodes(app, found.run_id, renamed)
+    return {"answers": answers, "update": update, "remap": nodes or None, "rename_keys": renamed or None}
 
 
 # Runs for workers: `holdfast submit` and `holdfast resume --detach`.
@@ -337,10 +266,10 @@ class QueuedRun(View):
 
 @command(
     NEW_RUN,
-    click.option(
+    value(
         "--key",
-        metavar="TEXT",
-        help="Submit once: the same workflow and key are the same run, however often this is called.",
+        "TEXT",
+        "Submit once: the same workflow and key are the same run, however often this is called.",
     ),
     QUEUE,
     PRIORITY,
@@ -350,20 +279,7 @@ class QueuedRun(View):
     STORE,
     JSON,
 )
-def submit(
-    session: Session,
-    workflow: Path,
-    pairs: tuple[str, ...],
-    inputs_file: str | None,
-    run_id: str | None,
-    reuse: str | None,
-    key: str | None,
-    queue: str | None,
-    priority: int | None,
-    delay: str | None,
-    at: str | None,
-    **stored: Any,
-) -> None:
+def submit(session: Session, options: Options) -> None:
     """Store a run for workers to execute, and print its id at once.
 
     The file and the inputs are checked as `run` checks them. `holdfast worker` on the same store, here or on another
@@ -375,43 +291,37 @@ def submit(
       holdfast submit report.yaml --queue night --delay 2h --priority 5
       holdfast runs status $(holdfast submit report.yaml --key order-7) --wait
     """
-    if run_id is not None and key is not None:
+    key = options.key
+    if options.run_id is not None and key is not None:
         raise click.UsageError("give either --run-id or --key")
-    due = read_when(delay, at)
-    loaded = load_workflow(workflow)
-    url = lasting_url(session.url(loaded.store_url()))
-    source = Reused.find(session, reuse, loaded)
-    inputs = source.inputs(*read_inputs(inputs_file, pairs))
-    options = RunOptions(**stored)
-    app = options.open(loaded, url)
+    due = read_when(options.delay, options.at)
+    workflow, url, reused, inputs = _new_run(session, options)
+    stored = RunOptions.given(options)
+    app = stored.open(workflow, lasting_url(url))
     session.callback(close_store, app.store)
-    known = app.store.runs(run=id_of_key(loaded.name, key)) if key is not None else []
+    known = app.store.runs(run=id_of_key(workflow.name, key)) if key is not None else []
     name = app.submit(
-        loaded.begin(inputs),
-        run_id=run_id,
+        workflow.begin(inputs),
+        run_id=options.run_id,
         key=key,
-        queue=queue or DEFAULT_QUEUE,
-        priority=priority or 0,
+        queue=options.queue or DEFAULT_QUEUE,
+        priority=options.priority or 0,
         when=due,
-        config=options.config(loaded),
-        reuse=source.name,
+        config=stored.config(workflow),
+        reuse=reused,
     )
     [info] = app.store.runs(run=name)
     session.print({**QueuedRun(info).as_json(), "created": not known, "store": url}, name)
 
 
-def _detach(
-    session: Session,
-    target: str | None,
-    answers: Sequence[str],
-    place: tuple[str | None, int | None],
-    options: ExecutionOptions,
-    confirmation: Confirmation,
-) -> int:
+def _detach(session: Session, options: Options, confirmation: Confirmation) -> int:
     """Record the answers, and let workers resume the run."""
-    info = _detached_run(session, target)
-    journal = session.journal
-    trust = _confirmed(journal, info, confirmation) if info.origin else ""
+    info = _detached_run(session, options.target)
+    journal, answers = session.journal, options.answers
+    disclosed = disclose(journal, info, journal.load(info, Codec()).run) if info.origin else None
+    trust = ""
+    if disclosed is not None:
+        trust = confirmation.digest(disclosed, confirming(journal.store.url, info.run, info.run))
     if answers:
         given = read_answers(answers, control.waiting(journal, info.run))
         receipt = control.answer(journal, info.run, answers=given, by=me())
@@ -419,10 +329,12 @@ def _detach(
             raise AnswerRejected(f"run {info.run!r}: {receipt.reason}")
     elif held_back(journal.store, info.run) is None:
         _refuse_waiting(journal, info)
-    if answers and info.queue and place == (None, None) and _resumes_itself(journal, info):
+    stopped = (RunStatus.INTERRUPTED, RunStatus.FAILED, RunStatus.CANCELLED)
+    moves = options.queue is not None or options.priority is not None
+    if answers and info.queue and not moves and journal.info(info.run).status not in stopped:
         info = journal.info(info.run)  # The answer queued it: nothing more is confirmed.
     else:
-        info = _requeued(journal, info, place, trust, answered=bool(answers))
+        info = _requeued(journal, info, options, trust)
     if not options.quiet:
         text = f"run {info.run} is {info.status}; a worker of queue {info.queue} resumes it"
         session.print(QueuedRun(info), text)
@@ -443,16 +355,9 @@ def _detached_run(session: Session, target: str | None) -> RunInfo:
     return info
 
 
-def _resumes_itself(journal: Journal, info: RunInfo) -> bool:
-    """Return True if workers resume a run by themselves, or did already."""
-    stopped = (RunStatus.INTERRUPTED, RunStatus.FAILED, RunStatus.CANCELLED)
-    return journal.info(info.run).status not in stopped
-
-
 def _refuse_waiting(journal: Journal, info: RunInfo) -> None:
     """Refuse a run that can do nothing before it is answered."""
-    run = journal.load(info, Codec()).run
-    missing = {pause.id for pause in open_questions(run, time.time())}
+    missing = {pause.id for pause in open_questions(journal.load(info, Codec()).run, time.time())}
     if not missing:
         return
     pauses = [pause for pause in run_pauses(journal, info) if pause.id in missing]
@@ -465,23 +370,13 @@ def _refuse_waiting(journal: Journal, info: RunInfo) -> None:
     raise click.ClickException("\n".join([first, *questions]))
 
 
-def _confirmed(journal: Journal, info: RunInfo, confirmation: Confirmation) -> str:
-    found = disclose(journal, info, journal.load(info, Codec()).run)
-    command = confirming(journal.store.url, info.run, info.run)
-    return "" if found is None else confirmation.digest(found, command)
-
-
-def _requeued(
-    journal: Journal, info: RunInfo, place: tuple[str | None, int | None], trust: str, *, answered: bool
-) -> RunInfo:
-    queue, priority = place
-    wanted = Place.of(
-        queue or info.queue or DEFAULT_QUEUE, info.priority if priority is None else priority, None
-    )
+def _requeued(journal: Journal, info: RunInfo, options: Options, trust: str) -> RunInfo:
+    priority = info.priority if options.priority is None else options.priority
+    wanted = Place.of(options.queue or info.queue or DEFAULT_QUEUE, priority, None)
     try:
         return requeue(journal, info.run, wanted, trust=trust or False)
     except RunConflict:
-        if not (answered and info.queue):
+        if not (options.answers and info.queue):
             raise
         return journal.info(info.run)  # A worker resumed it as soon as it was answered.
 
@@ -490,14 +385,12 @@ def _requeued(
 
 
 @command(
-    click.option(
-        "--store",
-        metavar="URL",
-        help="Keep the run there (sqlite:///PATH, file:///DIR) instead of in a temporary folder.",
+    value(
+        "--store", "URL", "Keep the run there (sqlite:///PATH, file:///DIR) instead of in a temporary folder."
     ),
     JSON,
 )
-def demo(session: Session) -> None:
+def demo(session: Session, options: Options) -> None:
     """Run ten steps into a rate limit, stop, and resume; needs no key and no network.
 
     \b

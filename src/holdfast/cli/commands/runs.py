@@ -10,11 +10,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.command_lines import answerable, resume_line, resume_line_of
-from holdfast.cli.display.run_text import print_run, print_step, status_text, values_of
-from holdfast.cli.ending import status_code
 from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED
+from holdfast.cli.execution import status_code
 from holdfast.cli.main import SpreadGroup
-from holdfast.cli.options import JSON, STORE, WORKFLOW_NAME, every, limit, read_duration, repeated
+from holdfast.cli.options import (
+    JSON,
+    RUN,
+    RUN_AT,
+    STORE,
+    WORKFLOW_NAME,
+    Options,
+    choice,
+    every,
+    flag,
+    limit,
+    number,
+    option,
+    read_duration,
+    repeated,
+    value,
+)
 from holdfast.cli.render import (
     count,
     duration,
@@ -28,6 +43,7 @@ from holdfast.cli.render import (
     spent_text,
     terminal_width,
 )
+from holdfast.cli.run_text import print_run, print_step, status_text, values_of
 from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
@@ -53,8 +69,6 @@ GONE = ("dead", "orphaned")
 """Words for runs with the status running whose process is gone."""
 
 STATUSES = (*(str(status) for status in RunStatus), *GONE)
-AT = click.argument("run", metavar="RUN[@PLACE]")
-RUN = click.argument("run", metavar="RUN")
 
 
 def held_reason(session: Session, line: RunLine) -> str | None:
@@ -66,15 +80,15 @@ def held_reason(session: Session, line: RunLine) -> str | None:
 
 @command(
     WORKFLOW_NAME,
-    click.option(
+    option(
         "--status",
+        "Only runs with this status; may be repeated. The process of a `dead` or `orphaned` run is gone; workers "
+        "resume orphaned ones.",
         type=click.Choice(STATUSES),
         multiple=True,
-        help="Only runs with this status; may be repeated. The process of a `dead` or `orphaned` run is gone; workers "
-        "resume orphaned ones.",
     ),
-    click.option("--queue", metavar="NAME", help="Only runs of this queue."),
-    click.option("--tag", metavar="TAG", help="Only runs with this tag."),
+    value("--queue", "NAME", "Only runs of this queue."),
+    value("--tag", "TAG", "Only runs with this tag."),
     limit(),
     STORE,
     JSON,
@@ -82,14 +96,7 @@ def held_reason(session: Session, line: RunLine) -> str | None:
     invoke_without_command=True,
     subcommand_metavar="[COMMAND] [ARGS]...",
 )
-def runs(
-    session: Session,
-    workflow: str | None,
-    status: tuple[str, ...],
-    queue: str | None,
-    tag: str | None,
-    limit: int,
-) -> None:
+def runs(session: Session, options: Options) -> None:
     """List the runs of a store, the last updated one first; or do something with one of them.
 
     \b
@@ -98,23 +105,31 @@ def runs(
       holdfast runs status 3f2a --wait
       holdfast runs rollback research@2
     """
-    if _is_subcommand():
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        for name in context.params:
+            if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+                flag = name.removeprefix("as_")
+                raise click.UsageError(f"write --{flag} after `runs {context.invoked_subcommand}`")
         return
-    url = session.url()
     try:
-        found = _found(session, workflow, status, queue, tag, limit)
+        found = _found(session, options)
     except RunNotFound:
         found = []
-    if found and not session.as_json:
-        print_table(*_fitting(found))
-        return
-    filtered = workflow or status or queue or tag
+    filtered = options.workflow or options.status or options.queue or options.tag
     empty = " that match" if filtered else " yet; start one with: holdfast run WORKFLOW.yaml"
-    session.print({"store": url, "runs": found}, f"no runs in {url}{empty}")
+    columns, times = _fitting(found)
+    session.print_rows(
+        "runs",
+        found,
+        columns,
+        lambda line: [_cell(line, column, times) for column in columns],
+        f"no runs in {{url}}{empty}",
+    )
 
 
 runs.elsewhere = {
-    "edit": "steer",
+    "edit": "control",
     "compare": "history",
     "rollback": "fork",
     "promote": "fork",
@@ -123,37 +138,18 @@ runs.elsewhere = {
 }
 
 
-def _is_subcommand() -> bool:
-    """Return True if another command of the group follows; refuse options in front of it."""
-    context = click.get_current_context()
-    if context.invoked_subcommand is None:
-        return False
-    for name in context.params:
-        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            option = name.removeprefix("as_")
-            raise click.UsageError(f"write --{option} after `runs {context.invoked_subcommand}`")
-    return True
-
-
-def _found(
-    session: Session,
-    workflow: str | None,
-    status: tuple[str, ...],
-    queue: str | None,
-    tag: str | None,
-    limit: int,
-) -> list[RunLine]:
-    wanted = ["running" if name in GONE else name for name in status] or None
+def _found(session: Session, options: Options) -> list[RunLine]:
+    status = options.status
     found = run_list(
         session.journal,
-        workflow=workflow,
-        status=wanted,
-        queue=queue,
-        tag=tag,
-        limit=limit if not {"running", *GONE} & {*status} else None,
+        workflow=options.workflow,
+        status=["running" if name in GONE else name for name in status] or None,
+        queue=options.queue,
+        tag=options.tag,
+        limit=options.limit if not {"running", *GONE} & {*status} else None,
         is_alive=liveness(session.store),
     )
-    return [line for line in found if not status or _word(line) in status][:limit]
+    return [line for line in found if not status or _word(line) in status][: options.limit]
 
 
 def _word(line: RunLine) -> str:
@@ -162,8 +158,8 @@ def _word(line: RunLine) -> str:
     return "dead" if line.is_dead else str(line.status)
 
 
-def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return columns and rows of the list: whole if there is room, else with short times, then fewer columns."""
+def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], str]:
+    """Return the columns of the list and the form of times: all if there is room, else short times, then fewer."""
     short, whole = "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"
     due = ("due",) if any(line.due_at is not None for line in lines) else ()
     facts = ("run", "workflow", "status", *due)
@@ -175,7 +171,7 @@ def _fitting(lines: list[RunLine]) -> tuple[tuple[str, ...], list[list[str]]]:
         widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
         if sum(widths) + 2 * (len(widths) - 1) <= terminal_width():
             break
-    return columns, rows
+    return columns, times
 
 
 def _cell(line: RunLine, column: str, times: str) -> str:
@@ -195,19 +191,15 @@ def _cell(line: RunLine, column: str, times: str) -> str:
 
 
 @command(
-    AT,
-    click.option("--state", is_flag=True, help="Print the whole state as JSON."),
-    repeated("--key", "keys", "KEY", "Print this key of the state as JSON."),
-    click.option("--step", "step_name", metavar="NAME", help="Print all about one step."),
-    click.option(
-        "--output", "only_output", is_flag=True, help="Print nothing but the run's output, as JSON."
-    ),
+    RUN_AT,
+    flag("--state", "Print the whole state as JSON."),
+    repeated("--key keys", "KEY", "Print this key of the state as JSON."),
+    value("--step", "NAME", "Print all about one step."),
+    flag("--output", "Print nothing but the run's output, as JSON."),
     STORE,
     JSON,
 )
-def show(
-    session: Session, run: str, state: bool, keys: tuple[str, ...], step_name: str | None, only_output: bool
-) -> None:
+def show(session: Session, options: Options) -> None:
     """Show all about a run: its steps, what it waits for, its output.
 
     Values of a state that is too large to be read as a whole are left out, and replaced by a note; --key reads each by
@@ -221,24 +213,24 @@ def show(
       holdfast show research --step search
       holdfast show research --output | jq .title
     """
-    if sum((state, bool(keys), step_name is not None, only_output)) > 1:
+    if sum((options.state, bool(options.keys), options.step is not None, options.output)) > 1:
         raise click.UsageError("give only one of --state, --key, --step and --output")
-    view, past = view_of(session, run)
+    view, past = view_of(session, options.run)
     url = session.store.url
-    if keys:
-        print_json(values_of(view, keys))
-    elif only_output:
+    if options.keys:
+        print_json(values_of(view, options.keys))
+    elif options.output:
         view.codec.renew()
         print_json(plain(view.output))
-    elif step_name is not None:
+    elif options.step is not None:
         view.codec.renew()
-        print_step(view, step_name, session.as_json)
+        print_step(view, options.step, session.as_json)
     elif session.as_json:
         pauses = answerable(view.pauses, url, view.line.queue)
         held = None if past else held_reason(session, view.line)
-        facts = view.as_json(state=state)
+        facts = view.as_json(state=options.state)
         print_json({**facts, "pauses": pauses, "held": held, "store": url, "as_of": past or None})
-    elif state:
+    elif options.state:
         print_json(plain(view.visible_state))
     else:
         if past:
@@ -265,17 +257,13 @@ def view_of(session: Session, text: str) -> tuple[RunView, str]:
 
 @command(
     RUN,
-    click.option(
-        "--wait",
-        is_flag=True,
-        help="Wait until the run stops: while a process executes it, or a worker will.",
-    ),
+    flag("--wait", "Wait until the run stops: while a process executes it, or a worker will."),
     every(1.0),
     STORE,
     JSON,
     group=runs,
 )
-def status(session: Session, run: str, wait: bool, every: float) -> int:
+def status(session: Session, options: Options) -> int:
     """Print the status of a run in a word, and return it as the exit code.
 
     The exit code is 0 for completed, running and queued, 1 for failed, cancelled and held, 4 for paused, 130 for
@@ -286,30 +274,25 @@ def status(session: Session, run: str, wait: bool, every: float) -> int:
     Example:
       holdfast runs status research --wait && echo finished
     """
-    line = session.line(run)
+    line = session.line(options.run)
     held = held_reason(session, line)
-    while wait and line.goes_on and held is None:
-        time.sleep(every)
+    while options.wait and line.goes_on and held is None:
+        time.sleep(options.every)
         line = session.line(line.run_id)
         held = held_reason(session, line)
     info, url = session.journal.info(line.run_id), session.store.url
     pauses = run_pauses(session.journal, info) if line.status == RunStatus.PAUSED else ()
-    code = _code(line, held)
+    code = status_code(line.status)
     if held is not None:
-        again = resume_line(line.run_id, url, line.queue)
+        code, again = FAILED, resume_line(line.run_id, url, line.queue)
         text = f"{line.status}, held: {one_line(held, 500)}; let workers try again: {again}"
     else:
+        code = INTERRUPTED if line.is_dead and not line.is_orphaned else code
         text = f"{status_text(line)}{_details(session, line, pauses)}"
     waiting = answerable(pauses, url, line.queue)
     data = {**line.as_json(), "pauses": waiting, "held": held, "exit_code": code}
     session.print(data, f"{one_line(line.run_id)} {text}")
     return code
-
-
-def _code(line: RunLine, held: str | None) -> int:
-    if held is not None:
-        return FAILED
-    return INTERRUPTED if line.is_dead and not line.is_orphaned else status_code(line.status)
 
 
 def _details(session: Session, line: RunLine, pauses: Sequence[PauseView]) -> str:
@@ -332,22 +315,13 @@ def _waits_for(pause: PauseView) -> str:
 
 @command(
     RUN,
-    click.option(
-        "-f", "--follow", is_flag=True, help="Continue until the run ends; a paused run has not ended."
-    ),
-    click.option(
-        "--since",
-        type=click.IntRange(0),
-        default=0,
-        show_default=True,
-        metavar="SEQ",
-        help="Only what was stored after this entry of the journal.",
-    ),
+    flag("-f --follow", "Continue until the run ends; a paused run has not ended."),
+    number("--since", 0, "SEQ", "Only what was stored after this entry of the journal.", 0),
     every(0.3),
     STORE,
     JSON,
 )
-def events(session: Session, run: str, follow: bool, since: int, every: float) -> int:
+def events(session: Session, options: Options) -> int:
     """Print what happened in a run, one line an event, oldest first.
 
     With --json every line is one JSON object with the keys seq, at, type, step, text and data.
@@ -357,12 +331,12 @@ def events(session: Session, run: str, follow: bool, since: int, every: float) -
       holdfast events research --follow
       holdfast events research --json | jq -r 'select(.type == "node.error") | .text'
     """
-    run_id = session.run(run).run
-    timeline = Timeline(session.journal, run_id, since)
+    run_id = session.run(options.run).run
+    timeline = Timeline(session.journal, run_id, options.since)
     try:
         _print_events(session, timeline)
-        while follow and _continues(session, run_id, timeline):
-            time.sleep(every)
+        while options.follow and _continues(session, run_id, timeline):
+            time.sleep(options.every)
             _print_events(session, timeline)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -395,29 +369,16 @@ BY = {"step": "step", "model": "model", "run": "run", "workflow": "workflow", "d
 @command(
     click.argument("runs", metavar="[RUN[@PLACE]...]", nargs=-1),
     WORKFLOW_NAME,
-    click.option("--since", metavar="TIME", help="Only what was used in the last 7d, 12h, 30m."),
-    click.option(
-        "--by",
-        type=click.Choice([*BY]),
-        help="A row for each of these; by default the steps of one run, or runs.",
-    ),
-    click.option("--family", is_flag=True, help="The RUN, what it was forked from, and all forks of these."),
-    click.option("--ids", is_flag=True, help="A row for each visit and each item of a step."),
+    value("--since", "TIME", "Only what was used in the last 7d, 12h, 30m."),
+    choice("--by", BY, "A row for each of these; by default the steps of one run, or runs."),
+    flag("--family", "The RUN, what it was forked from, and all forks of these."),
+    flag("--ids", "A row for each visit and each item of a step."),
     limit(),
     STORE,
     JSON,
     group=runs,
 )
-def cost(
-    session: Session,
-    runs: tuple[str, ...],
-    workflow: str | None,
-    since: str | None,
-    by: str | None,
-    family: bool,
-    ids: bool,
-    limit: int,
-) -> None:
+def cost(session: Session, options: Options) -> None:
     """Print what runs have used: tokens, money, time; what of it was wasted, and what resumes saved.
 
     RUN@3 means up to then. Without a RUN all runs count. What a fork inherited was used by the run that it was forked
@@ -429,49 +390,47 @@ def cost(
       holdfast runs cost research --family --by run
       holdfast runs cost --since 7d --by model --json
     """
-    if runs and workflow is not None:
+    names, by, ids = options.runs, options.by, options.ids
+    if names and options.workflow is not None:
         raise click.UsageError("give either RUNs or --workflow")
-    if family and len(runs) != 1:
+    if options.family and len(names) != 1:
         raise click.UsageError("--family takes one RUN")
     if ids and by not in (None, "step"):
         raise click.UsageError("--ids makes rows of steps; give it with --by step, or without --by")
-    begin = None if since is None else time.time() - read_duration("--since", since)
-    if len(runs) == 1 and by is None and not family and begin is None:
-        found = session.checkpoint(runs[0])
+    since = None if options.since is None else time.time() - read_duration("--since", options.since)
+    if len(names) == 1 and by is None and not options.family and since is None:
+        found = session.checkpoint(names[0])
         ledger = usage.ledger(session.journal, found.info.run, upto=found.seq)
-        if session.as_json:
-            print_json({**ledger.as_json(ids=ids), "store": session.store.url})
-        else:
-            _print_ledger(ledger, ids, limit)
+        if not session.as_json:
+            _print_ledger(ledger, ids, options.limit)
+        session.print({**ledger.as_json(ids=ids), "store": session.store.url})
         return
-    chosen = _chosen(session, runs, workflow, begin, family)
-    _print_costs(session, chosen, begin, by or ("step" if ids else "run"), ids, limit)
+    chosen = _chosen(session, options, since)
+    _print_costs(session, chosen, since, by or ("step" if ids else "run"), options)
 
 
-def _chosen(
-    session: Session, runs: tuple[str, ...], workflow: str | None, since: float | None, family: bool
-) -> list[RunInfo]:
+def _chosen(session: Session, options: Options, since: float | None) -> list[RunInfo]:
     """Return the runs that are named, each once."""
-    if not runs:
-        found = session.store.runs(workflow=workflow)
+    if not options.runs:
+        found = session.store.runs(workflow=options.workflow)
         # The facts of a run whose process died are as old as its start.
         return [
             info
             for info in found
             if since is None or info.updated_at >= since or info.status == RunStatus.RUNNING
         ]
-    named = {text: find_position(session.store, text) for text in session.names(*runs)}
+    named = {text: find_position(session.store, text) for text in session.names(*options.runs)}
     for text, found_at in named.items():
         if found_at.seq is not None:
             raise click.UsageError(f"{text} is a checkpoint; give it alone, without --by and --since")
     infos = [found_at.info for found_at in named.values()]
-    if family:
+    if options.family:
         return [info for info, _ in relatives(session.store, infos[0])]
     return list({info.run: info for info in infos}.values())
 
 
 def _print_costs(
-    session: Session, found: list[RunInfo], since: float | None, by: str, ids: bool, limit: int
+    session: Session, found: list[RunInfo], since: float | None, by: str, options: Options
 ) -> None:
     unread: dict[str, str] = {}
     charges = list(
@@ -482,7 +441,7 @@ def _print_costs(
             unreadable=lambda run, error: unread.update({run: str(error)}),
         )
     )
-    whole, parts = row_of("total", charges), rows(charges, by, ids=ids)
+    whole, parts, limit = row_of("total", charges), rows(charges, by, ids=options.ids), options.limit
     data: dict[str, Any] = {
         "store": session.store.url,
         "by": by,

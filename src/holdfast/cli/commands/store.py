@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli import errors
 from holdfast.cli.command_lines import store_words
-from holdfast.cli.options import JSON, STORE, WORKFLOW_NAME, YES, number
+from holdfast.cli.options import JSON, STORE, WORKFLOW_NAME, YES, Options, flag, number, option, value
 from holdfast.cli.output import CLEAR_LINE, PLAIN, RED, control
 from holdfast.cli.render import (
     count,
@@ -112,26 +112,22 @@ def _clear_line() -> None:
     click.argument("target", metavar="TO"),
     click.argument("runs", metavar="[RUN]...", nargs=-1),
     WORKFLOW_NAME,
-    click.option(
-        "--status",
-        "statuses",
+    option(
+        "--status statuses",
+        "Only runs with this status. May be repeated.",
         type=click.Choice([status.value for status in RunStatus]),
         multiple=True,
-        help="Only runs with this status. May be repeated.",
     ),
-    click.option("--move", is_flag=True, help="Delete each run from FROM once its copy has been read back."),
+    flag("--move", "Delete each run from FROM once its copy has been read back."),
     number("--wait", 0.0, "SECONDS", "With --move: how long a run under way may take to pause.", 30.0),
-    click.option(
+    flag(
         "--foreign",
-        is_flag=True,
-        help="FROM is untrusted: each copy has to be confirmed before it is resumed; commands in its inbox stay.",
+        "FROM is untrusted: each copy has to be confirmed before it is resumed; commands in its inbox stay.",
     ),
     JSON,
     group=store,
 )
-def copy(
-    session: Session, source: str, target: str, runs: tuple[str, ...], move: bool, foreign: bool, **which: Any
-) -> int:
+def copy(session: Session, options: Options) -> int:
     """Copy runs from one store to another, or move them: all, or those that are named.
 
     FROM and TO are URLs of stores. Every checksum is verified on the way; a damaged run, or one that TO has with
@@ -145,13 +141,13 @@ def copy(
       holdfast store copy given.db .holdfast/runs.db --foreign
       holdfast store copy .holdfast/runs.db postgresql://localhost/holdfast --move
     """
-    if foreign and move:
+    if options.foreign and options.move:
         raise click.UsageError("runs of an untrusted store are copied, not moved; give --foreign or --move")
-    here_url, there_url = (_on_disk(url) for url in (source, target))
+    here_url, there_url = (_on_disk(url) for url in (options.source, options.target))
     if same_store(here_url, there_url):
         raise click.UsageError(f"FROM and TO are the same store, {here_url}")
     here = session.enter_context(contextlib.closing(open_existing(here_url)))
-    wanted = [meant_run(here, run) for run in runs] or None
+    wanted = [meant_run(here, run) for run in options.runs] or None
     there = session.enter_context(contextlib.closing(open_store(there_url)))
     line = ProgressLine()
     with _interruptible() as stopped:
@@ -159,11 +155,11 @@ def copy(
             here,
             there,
             runs=wanted,
-            workflow=which["workflow"],
-            status=which["statuses"] or None,
-            move=move,
-            wait=which["wait"],
-            foreign=foreign,
+            workflow=options.workflow,
+            status=options.statuses or None,
+            move=options.move,
+            wait=options.wait,
+            foreign=options.foreign,
             progress=lambda _, done, total: line.show(
                 done, total, lambda seconds: f", {done / max(seconds, 0.001):,.0f} runs/s"
             ),
@@ -258,7 +254,7 @@ STATS_KEYS = f"store, {', '.join((*_STATS, *_STATS_TOO))}, oldest, newest, owner
 
 
 @command(STORE, JSON, group=store)
-def stats(session: Session) -> None:
+def stats(session: Session, options: Options) -> None:
     """Print what a store holds: runs by status, checkpoints, sizes, owners, the largest runs.
 
     \b
@@ -329,13 +325,8 @@ def _amount(number: int | None, bytes_: int | None) -> str:
 MIGRATE_KEYS = "store, from, to, newest"
 
 
-@command(
-    click.option("--check", is_flag=True, help="Only report; exit code 1 if something is to be done."),
-    STORE,
-    JSON,
-    group=store,
-)
-def migrate(session: Session, check: bool) -> int:
+@command(flag("--check", "Only report; exit code 1 if something is to be done."), STORE, JSON, group=store)
+def migrate(session: Session, options: Options) -> int:
     """Create the schema of a store, or verify its version.
 
     A store is created by the first process that opens it. On PostgreSQL, roles that may not create the schema need its
@@ -348,10 +339,10 @@ def migrate(session: Session, check: bool) -> int:
     """
     url = session.url()
     place = store_place(url)
-    if check and place is not None and not place.exists():
+    if options.check and place is not None and not place.exists():
         raise StoreError(f"there is no store at {url} yet; the first run, or this without --check, makes it")
     before = after = schema_version(url, place)
-    if not check:
+    if not options.check:
         open_store(url).close()
         after = schema_version(url, place)
     missing = f"there is no schema yet; run `holdfast store migrate --store {shlex.quote(url)}`"
@@ -366,20 +357,20 @@ def migrate(session: Session, check: bool) -> int:
 
 @command(
     click.argument("runs", metavar="[RUN]...", nargs=-1),
-    click.option("--repair", is_flag=True, help="Repair what is damaged; what is replaced is put aside."),
-    click.option(
+    flag("--repair", "Repair what is damaged; what is replaced is put aside."),
+    value(
         "--aside",
+        "DIR",
+        "With --repair: the folder for what is replaced. By default STORE.lost+found beside the store, or lost+found "
+        "where the store is on a server.",
         type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
-        help="With --repair: the folder for what is replaced. By default STORE.lost+found beside the store, or "
-        "lost+found where the store is on a server.",
     ),
     YES,
     STORE,
     JSON,
     group=store,
 )
-def fsck(session: Session, runs: tuple[str, ...], repair: bool, aside: Path | None, yes: bool) -> int:
+def fsck(session: Session, options: Options) -> int:
     """Verify every run of a store, or those that are named: all checksums, snapshots, checkpoints and facts.
 
     Prints what is damaged, what is intact, and the last good checkpoint; the exit code is 1 if something is damaged.
@@ -391,7 +382,7 @@ def fsck(session: Session, runs: tuple[str, ...], repair: bool, aside: Path | No
       holdfast store fsck
       holdfast store fsck research-7 --repair
     """
-    if (aside is not None or yes) and not repair:
+    if (options.aside is not None or options.yes) and not options.repair:
         raise click.UsageError("--aside and --yes belong to --repair")
     url, done = session.url(), None
     try:
@@ -406,13 +397,13 @@ def fsck(session: Session, runs: tuple[str, ...], repair: bool, aside: Path | No
     def progress(checked: int, total: int, run: str) -> None:
         line.show(checked, total, lambda seconds: f": {one_line(run)}")
 
-    wanted = [_meant(opened, run) for run in runs] or None
+    wanted = [_meant(opened, run) for run in options.runs] or None
     report = check_store(opened, wanted, seal=seal, progress=progress)
     line.close()
-    if repair and not report.is_fine:
+    if options.repair and not report.is_fine:
         damaged = f"{count(len(report.damaged), 'run')} of " if report.damaged else ""
-        session.confirm(f"repair {damaged}{report.store}", yes)
-        done = repair_store(opened, wanted, seal=seal, aside=aside, progress=progress)
+        session.confirm(f"repair {damaged}{report.store}", options.yes)
+        done = repair_store(opened, wanted, seal=seal, aside=options.aside, progress=progress)
         report = check_store(opened, wanted, seal=seal, progress=progress)
         line.close()
     _print_report(session, report, done, url)

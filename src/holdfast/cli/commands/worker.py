@@ -3,52 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import importlib
 import os
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from holdfast.cli.display.lines import WorkerLines, logged_warnings, scrubbed_records
-from holdfast.cli.options import JSON, STORE, RunOptions, number, repeated
+from holdfast.cli.command_lines import store_words
+from holdfast.cli.errors import explain
+from holdfast.cli.options import JSON, STORE, Options, RunOptions, flag, number, repeated, value
+from holdfast.cli.progress import Scrub, logged_warnings, scrubbed_records
+from holdfast.cli.render import clock, json_text, local_time, one_line
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import close_store, lasting_url
 from holdfast.engine.app import App
 from holdfast.engine.checkpoint_files import check_options
 from holdfast.fleet.catalog import Catalog, Known, Opener, UnknownWorkflow
-from holdfast.fleet.worker import Worker
+from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
+from holdfast.values import utc_time
 from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
 
 
 @command(
     number("--concurrency", 1, "N", "How many runs execute at once.", 10),
-    click.option(
-        "--queues", metavar="A,B", help="Execute runs of these queues only; by default of every queue."
-    ),
-    click.option(
-        "--workflow",
-        "workflows",
+    value("--queues", "A,B", "Execute runs of these queues only; by default of every queue."),
+    value(
+        "--workflow workflows",
+        "FILE|DIR",
+        "Execute runs of this workflow file, or of those in this folder. May be repeated.",
         multiple=True,
-        metavar="FILE|DIR",
         type=click.Path(exists=True, path_type=Path),
-        help="Execute runs of this workflow file, or of those in this folder. May be repeated.",
     ),
-    repeated(
-        "--app", "apps", "MODULE:ATTRIBUTE", "Execute runs of the App or StateGraph of a Python program."
-    ),
-    click.option(
+    repeated("--app apps", "MODULE:ATTRIBUTE", "Execute runs of the App or StateGraph of a Python program."),
+    value(
         "--lease",
+        "SECONDS",
+        "Lease timeout before another worker takes over; PostgreSQL only, by default 15.",
         type=click.FloatRange(1, 3600),
-        metavar="SECONDS",
-        help="Lease timeout before another worker takes over; PostgreSQL only, by default 15.",
     ),
     number(
         "--grace", 0.0, "SECONDS", "How long steps may take to finish when the worker is asked to stop.", 30.0
@@ -60,25 +62,12 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
         "How long a run that only waits is kept; one that waits longer is released until its time comes.",
         1.0,
     ),
-    click.option(
-        "--until-idle", is_flag=True, help="Stop when nothing is queued, running or due within a second."
-    ),
-    click.option("--name", metavar="NAME", help="The name of this worker; by default its host and process."),
+    flag("--until-idle", "Stop when nothing is queued, running or due within a second."),
+    value("--name", "NAME", "The name of this worker; by default its host and process."),
     STORE,
     JSON,
 )
-def worker(
-    session: Session,
-    concurrency: int,
-    queues: str | None,
-    workflows: tuple[Path, ...],
-    apps: tuple[str, ...],
-    lease: float | None,
-    grace: float,
-    idle_timeout: float,
-    until_idle: bool,
-    name: str | None,
-) -> None:
+def worker(session: Session, options: Options) -> None:
     """Execute the runs that were submitted to a store, until it is asked to stop.
 
     Any number of workers may share a store; on PostgreSQL on any number of machines. Each run is executed by one at
@@ -96,41 +85,34 @@ def worker(
       holdfast worker --workflow workflows/ --queues reports,mail
       holdfast worker --app shop.orders:app --until-idle
     """
-    wanted = _queues(queues)
-    loaded, secrets = workflow_files(workflows), Secrets()
-    opened = open_store(_with_lease(lasting_url(session.url(_common_store(loaded))), lease))
+    queues, text = (), options.queues
+    if text is not None:
+        queues = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+        if not all(queues):
+            raise click.BadParameter(f"--queues {text!r} is not a list of names such as reports,mail")
+    loaded, secrets = workflow_files(options.workflows), Secrets()
+    urls = {workflow.store_url() for workflow in loaded}
+    if len(urls) > 1:
+        raise click.UsageError("the workflow files name different stores; say which with --store URL")
+    url = lasting_url(session.url(urls.pop() if urls else None))
+    opened = open_store(_with_lease(url, options.lease))
     session.callback(close_store, opened)
-    own_name = name or f"{socket.gethostname()}:{os.getpid()}"
+    own_name = options.name or f"{socket.gethostname()}:{os.getpid()}"
     lines = WorkerLines(own_name, session.as_json, secrets.scrub, opened.url)
-    catalog = catalog_of(loaded, apps_of(apps, opened), secrets)
+    catalog = catalog_of(loaded, [_app(name, opened) for name in options.apps], secrets)
     with scrubbed_records(secrets.scrub), logged_warnings(secrets.scrub):
         running = Worker(
             opened,
             catalog,
-            concurrency=concurrency,
-            queues=wanted,
-            idle_timeout=idle_timeout,
-            grace=grace,
+            concurrency=options.concurrency,
+            queues=queues,
+            idle_timeout=options.idle_timeout,
+            grace=options.grace,
             tell=lines.tell,
         )
-        lines.begin(opened.url, wanted, concurrency)
-        running.run(until_idle=until_idle)
+        lines.begin(opened.url, queues, options.concurrency)
+        running.run(until_idle=options.until_idle)
         lines.end()
-
-
-def _queues(text: str | None) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text is not None else ()
-    if not all(names):
-        raise click.BadParameter(f"--queues {text!r} is not a list of names such as reports,mail")
-    return names
-
-
-def _common_store(workflows: list[Workflow]) -> str | None:
-    """Return the store that all these workflow files name."""
-    urls = {workflow.store_url() for workflow in workflows}
-    if len(urls) > 1:
-        raise click.UsageError("the workflow files name different stores; say which with --store URL")
-    return urls.pop() if urls else None
 
 
 def _with_lease(url: str, lease: float | None) -> str:
@@ -184,22 +166,18 @@ def catalog_of(workflows: Sequence[Workflow], apps: Sequence[App], secrets: Secr
 
 def _opener(workflow: Workflow | None, secrets: Secrets) -> Opener:
     def opened(config: Mapping[str, Any], store: Store) -> Known:
-        found = workflow or _carried(config)
+        if workflow is None and "workflow_file" not in config:
+            raise UnknownWorkflow(
+                "this run is one of a Python program and carries no workflow with it; start a worker that knows the "
+                "program: holdfast worker --app MODULE:ATTRIBUTE"
+            )
+        found = workflow or workflow_of_run(config, prefer="saved")
         check_options(config)
         secrets.keep(found)
         app = RunOptions.of(config).open(found, store, stored=True)
         return Known(app, found.announcer())
 
     return opened
-
-
-def _carried(config: Mapping[str, Any]) -> Workflow:
-    if "workflow_file" not in config:
-        raise UnknownWorkflow(
-            "this run is one of a Python program and carries no workflow with it; start a worker that knows the "
-            "program: holdfast worker --app MODULE:ATTRIBUTE"
-        )
-    return workflow_of_run(config, prefer="saved")
 
 
 def workflow_files(places: Iterable[Path]) -> list[Workflow]:
@@ -215,11 +193,6 @@ def workflow_files(places: Iterable[Path]) -> list[Workflow]:
             raise click.UsageError(f"there are no workflow files in {place}")
         found += [load_workflow(file) for file in files]
     return found
-
-
-def apps_of(names: Iterable[str], store: Store) -> list[App]:
-    """Return the graphs that `module:attribute` texts name, on the store."""
-    return [_app(name, store) for name in names]
 
 
 def _app(name: str, store: Store) -> App:
@@ -258,3 +231,68 @@ def _module(place: str, name: str) -> Any:
         raise click.UsageError(
             f"--app {name}: importing {place} fails: {type(error).__name__}: {error}"
         ) from error
+
+
+# What a worker does.
+
+
+class WorkerLines:
+    """Lines on stderr, or NDJSON on stdout, of what a worker does; may be called from any thread."""
+
+    def __init__(self, name: str, as_json: bool, scrub: Scrub, url: str) -> None:
+        self._name, self._as_json, self._scrub = name, as_json, scrub
+        self._where = store_words(url)
+        self._lock = threading.Lock()
+
+    def begin(self, store: str, queues: tuple[str, ...], concurrency: int) -> None:
+        """Write that the worker has started."""
+        of = f"the queues {', '.join(queues)}" if queues else "every queue"
+        self._write(
+            f"worker {self._name} executes runs of {of} in {store}, {concurrency} at once; Ctrl+C stops it",
+            {"kind": "started", "store": store, "queues": list(queues), "concurrency": concurrency},
+        )
+
+    def end(self) -> None:
+        """Write that the worker has stopped."""
+        self._write(f"worker {self._name} has stopped", {"kind": "stopped"})
+
+    def tell(self, event: WorkerEvent) -> None:
+        """Write what became of a run."""
+        text = explain(str(self._scrub(event.text)), event.remedies, self._where, detach=True)
+        due = None if event.due_at is None else utc_time(event.due_at)
+        facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue, "text": text}
+        self._write(
+            f"{event.run} {event.workflow}: {_result(event.kind, text, due)}",
+            {"kind": event.kind, **facts, "due_at": due},
+        )
+
+    def _write(self, line: str, facts: dict[str, Any]) -> None:
+        at = time.time()
+        with self._lock:
+            if self._as_json:
+                when = dt.datetime.fromtimestamp(at, dt.UTC)
+                out, text = sys.stdout, json_text({"at": when, "worker": self._name, **facts}, indent=None)
+            else:
+                out, text = sys.stderr, f"{clock(at)} {one_line(line, 1000)}"
+            out.write(text + "\n")
+            out.flush()
+
+
+def _result(kind: str, text: str, due: dt.datetime | None) -> str:
+    """Return what became of a run in a few words."""
+    details = f": {text}" if text else ""
+    match kind:
+        case "taken":
+            return f"started ({text})"
+        case "conflict":
+            return f"left to another worker{details}"
+        case "refused":
+            return f"cannot be executed{details}"
+        case "queued" | "paused" if due is not None:
+            return f"released until {local_time(due)}"
+        case "queued":
+            return "released"
+        case "paused":
+            return f"paused, waits for {text}" if text else "paused"
+        case _:
+            return f"{kind}{details}"

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from holdfast.capsules.format import MAGIC
-from holdfast.cli.display.outlines import dot, folded, outline_text, steps_of, with_conditions
 from holdfast.cli.errors import COMPLETED, INVALID
-from holdfast.cli.options import FORCE, JSON, STORE, file_path
+from holdfast.cli.options import FORCE, JSON, STORE, Options, choice, file_path, flag, option
+from holdfast.cli.outlines import dot, folded, outline_text, steps_of, with_conditions
 from holdfast.cli.output import visible
 from holdfast.cli.render import count, one_line
 from holdfast.cli.session import Session, command
@@ -37,10 +37,10 @@ TARGET = click.argument("target", metavar="WORKFLOW|RUN")
     click.argument(
         "workflows", metavar="WORKFLOW...", nargs=-1, required=True, type=click.Path(path_type=Path)
     ),
-    click.option("--strict", is_flag=True, help="Treat warnings as errors."),
+    flag("--strict", "Treat warnings as errors."),
     JSON,
 )
-def validate(session: Session, workflows: tuple[Path, ...], strict: bool) -> int:
+def validate(session: Session, options: Options) -> int:
     """Check workflow files and print every problem of every file, with its place and the remedy.
 
     The exit code is 2 if there is a problem. Nothing is run, but modules that python steps name are imported.
@@ -49,8 +49,8 @@ def validate(session: Session, workflows: tuple[Path, ...], strict: bool) -> int
     Example:
       holdfast validate workflows/*.yaml --strict
     """
-    reports = [_checked(path) for path in workflows]
-    bad = [report for report in reports if report["problems"] or (strict and report["warnings"])]
+    reports = [_checked(path) for path in options.workflows]
+    bad = [report for report in reports if report["problems"] or (options.strict and report["warnings"])]
     session.print({"valid": not bad, "files": reports})
     for report in reports if not session.as_json else ():
         _print_report(report)
@@ -98,7 +98,7 @@ def workflow() -> None:
 
 
 @command(TARGET, STORE, JSON, group=workflow)
-def inspect(session: Session, target: str) -> None:
+def inspect(session: Session, options: Options) -> None:
     """Describe the steps of a workflow file, or of the workflow of a stored run: layers, routes, what waits.
 
     WORKFLOW is a file. A run is described as its journal has it, so its file and its code need not be there. Steps of
@@ -109,7 +109,7 @@ def inspect(session: Session, target: str) -> None:
     Example:
       holdfast workflow inspect report.yaml
     """
-    outline, kinds = _outline(session, target)
+    outline, kinds = _outline(session, options.target)
     session.print(_described(outline, kinds), f"{outline['name']}: {count(len(outline['nodes']), 'step')}")
     if not session.as_json:
         click.echo(visible(outline_text(outline, kinds)))
@@ -117,18 +117,11 @@ def inspect(session: Session, target: str) -> None:
 
 @command(
     TARGET,
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(("mermaid", "dot")),
-        default="mermaid",
-        show_default=True,
-        help="The language of the drawing.",
-    ),
+    choice("--format form", ("mermaid", "dot"), "The language of the drawing.", "mermaid"),
     STORE,
     group=workflow,
 )
-def draw(session: Session, target: str, form: str) -> None:
+def draw(session: Session, options: Options) -> None:
     """Draw a workflow file, or the workflow of a stored run, as Mermaid or for Graphviz.
 
     \b
@@ -136,8 +129,8 @@ def draw(session: Session, target: str, form: str) -> None:
       holdfast workflow draw report.yaml > report.mmd
       holdfast workflow draw report.yaml --format dot | dot -Tsvg > report.svg
     """
-    outline, _ = _outline(session, target)
-    click.echo(dot(outline) if form == "dot" else mermaid(outline), nl=False)
+    outline, _ = _outline(session, options.target)
+    click.echo(dot(outline) if options.form == "dot" else mermaid(outline), nl=False)
 
 
 def _outline(session: Session, target: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -195,14 +188,15 @@ def _described(outline: Mapping[str, Any], kinds: dict[str, str]) -> dict[str, A
     return {"name": outline["name"], "steps": steps}
 
 
-@command(click.option("-o", "--output", type=file_path(), help="Write it to this file."), group=workflow)
-def schema(session: Session, output: Path | None) -> None:
+@command(option("-o --output", "Write it to this file.", type=file_path()), group=workflow)
+def schema(session: Session, options: Options) -> None:
     """Print the JSON Schema of workflow files, for editors that check while you type.
 
     \b
     Example:
       holdfast workflow schema -o .holdfast/workflow.schema.json
     """
+    output = options.output
     text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
     if output is None:
         click.echo(text, nl=False)
@@ -215,15 +209,14 @@ def schema(session: Session, output: Path | None) -> None:
 @command(
     click.argument("file", default="workflow.yaml", type=file_path()),
     FORCE,
-    click.option(
+    choice(
         "--template",
-        type=click.Choice(TEMPLATES),
-        default="chain",
-        show_default=True,
-        help="What it shows: steps one after the other, a loop, steps side by side, items of a list, a question.",
+        TEMPLATES,
+        "What it shows: steps one after the other, a loop, steps side by side, items of a list, a question.",
+        "chain",
     ),
 )
-def init(session: Session, file: Path, force: bool, template: str) -> None:
+def init(session: Session, options: Options) -> None:
     """Write a first workflow file, with comments, that runs with no key and no network.
 
     FILE is workflow.yaml if it is not given.
@@ -233,7 +226,8 @@ def init(session: Session, file: Path, force: bool, template: str) -> None:
       holdfast init hello.yaml
       holdfast init review.yaml --template gate
     """
-    if file.exists() and not force:
+    file, template = options.file, options.template
+    if file.exists() and not options.force:
         raise click.UsageError(f"{file} exists; --force overwrites it")
     text = (resources.files("holdfast.cli") / "starter" / f"{template}.yaml").read_text("utf-8")
     own_name = re.sub(r"[^A-Za-z0-9_-]+", "-", file.stem).strip("-") or "workflow"

@@ -11,7 +11,8 @@ from rich.console import Console, ConsoleRenderable, Group
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli.display.progress import (
+from holdfast.cli.output import gated_console
+from holdfast.cli.progress import (
     DONE,
     FAILED,
     KEPT,
@@ -24,7 +25,6 @@ from holdfast.cli.display.progress import (
     Progress,
     Row,
 )
-from holdfast.cli.output import gated_console
 from holdfast.cli.render import count, duration, money, one_line
 from holdfast.events import Event
 

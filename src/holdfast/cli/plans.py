@@ -1,14 +1,18 @@
-"""Plans of resumes and reruns as people see them: a row per step, the items of a for-each counted."""
+"""Plans as people see them: of a resume and a rerun a row per step, of a new run what it would do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from holdfast.cli.display.progress import HELPERS, ITEM, Place, place_of
+import click
+
 from holdfast.cli.errors import explain
-from holdfast.cli.render import count, money, one_line
+from holdfast.cli.progress import HELPERS, ITEM, Place, place_of
+from holdfast.cli.questions import all_steps
+from holdfast.cli.render import count, json_text, money, one_line
+from holdfast.cli.store_option import exists
 from holdfast.graph.graph import base_name
 from holdfast.views.plain import View
 from holdfast.views.run_view import Counts, counted
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.resume_plan import PlannedStep, ResumePlan
     from holdfast.engine.time_travel.rerun import Rerun, RerunStep
+    from holdfast.workflows.model import Ask, Definition, Question, Step
+    from holdfast.workflows.workflow import Workflow
 
 _WORDS = {
     "kept": "kept",
@@ -220,3 +226,102 @@ def _by_step(reason: str) -> str:
     head, quote, rest = reason.partition("'")
     name, end, tail = rest.partition("'")
     return f"{head}{quote}{base_name(name)}{end}{tail}" if quote else reason
+
+
+# `holdfast run --dry-run`: what a run would do, without doing any of it.
+
+
+def print_dry_run(
+    workflow: Workflow, inputs: Mapping[str, Any], url: str, skip_gates: bool, json: bool
+) -> None:
+    """Print what a run with these inputs would do."""
+    definition = workflow.definition
+    steps = list(all_steps(definition.steps))
+    plan: dict[str, Any] = {
+        "workflow": workflow.name,
+        "file": str(workflow.path),
+        "inputs": dict(inputs),
+        "store": url,
+        "store_exists": exists(url),
+        "waves": [[_described(step) for step in wave] for wave in waves(definition)],
+        "asks": [] if skip_gates else [ask for step in steps for ask in _asks(step)],
+        "gates": _gates(definition, steps),
+        "agents": [{"step": s.name, "model": s.agent.model} for s in steps if s.agent is not None],
+    }
+    click.echo(json_text(plan) if json else "\n".join(_dry_lines(plan)))
+
+
+def waves(definition: Definition) -> list[list[Step]]:
+    """Return the steps in the order they run: one after the other, or with `after` as soon as they can.
+
+    Routes may lead elsewhere; they are notes of their steps.
+    """
+    steps = definition.steps
+    if not any(step.after for step in steps):
+        return [[step] for step in steps]
+    levels: dict[str, int] = {}
+    waited = {step.name: [after.step for after in step.after] for step in steps}
+    for _ in steps:
+        for name, before in waited.items():
+            levels[name] = max((levels.get(other, 0) + 1 for other in before), default=0)
+    return [[step for step in steps if levels[step.name] == level] for level in sorted(set(levels.values()))]
+
+
+def _described(step: Step) -> dict[str, Any]:
+    found: dict[str, Any] = {"step": step.name, "kind": step.kind, "notes": list(_notes(step))}
+    if inner := step.members:
+        found["steps"] = [_described(member) for member in inner]
+    return found
+
+
+def _notes(step: Step) -> Iterable[str]:
+    if step.after:
+        yield f"after {', '.join(after.step for after in step.after)}"
+    if step.when is not None:
+        yield f"only if {step.when}"
+    if step.for_each is not None:
+        how = "one by one" if step.for_each.mode == "sequential" else f"{step.for_each.max_parallel} at once"
+        yield f"for each of {one_line(str(step.for_each.in_), 60)}, {how}"
+    if step.agent is not None:
+        yield f"model {step.agent.model}"
+    if step.retry is not None and step.retry.attempts > 1:
+        yield f"up to {step.retry.attempts} attempts"
+    for route in step.routes or ():
+        yield f"then {route.to}" + (f" if {route.when}" if route.when else "")
+
+
+def _asks(step: Step) -> Iterable[dict[str, Any]]:
+    asked: Sequence[Ask | Question] = () if step.ask is None else step.ask.questions or (step.ask,)
+    for question in asked:
+        values = [choice.value for choice in question.choices or ()]
+        yield {"step": step.name, "prompt": question.prompt, "choices": values or None}
+
+
+def _gates(definition: Definition, steps: Iterable[Step]) -> list[str]:
+    workflow = definition.workflow
+    own = [f"{step.interrupt} {step.name}" for step in steps if step.interrupt]
+    before = [f"before {name}" for name in workflow.interrupt_before]
+    return list(dict.fromkeys([*before, *(f"after {name}" for name in workflow.interrupt_after), *own]))
+
+
+def _dry_lines(plan: dict[str, Any]) -> Iterable[str]:
+    number = sum(len(wave) for wave in plan["waves"])
+    yield f"workflow {plan['workflow']!r} ({plan['file']}) is valid; {count(number, 'step')}:"
+    for place, wave in enumerate(plan["waves"], 1):
+        for index, step in enumerate(wave):
+            yield from _step_lines(step, f"{place:>3}" if index == 0 else "   ")
+    yield f"inputs: {json_text(plan['inputs'], None)}"
+    for question in plan["asks"]:
+        choices = f" ({', '.join(map(str, question['choices']))})" if question["choices"] else ""
+        yield f"asks: {question['step']}: {one_line(question['prompt'])}{choices}"
+    yield from (f"pauses: {gate}" for gate in plan["gates"])
+    yield from (f"agent: {agent['step']} calls {agent['model']}" for agent in plan["agents"])
+    yield f"store: {plan['store']}" + ("" if plan["store_exists"] else " (would be created)")
+    yield "nothing was run or written"
+
+
+def _step_lines(step: dict[str, Any], mark: str, indent: str = "  ") -> Iterable[str]:
+    notes = f"  {'; '.join(step['notes'])}" if step["notes"] else ""
+    yield f"{mark}{indent}{step['step']:<16} {step['kind']:<10}{notes}".rstrip()
+    for member in step.get("steps", ()):
+        yield from _step_lines(member, "   ", f"{indent}  ")

@@ -1,40 +1,284 @@
-"""A run as plain lines, one per event: for pipes, logs and simple terminals; and its events as NDJSON."""
+"""A run as it goes on: its progress, a row per step, and plain lines, one per event; its events as NDJSON."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
-from holdfast.cli.command_lines import store_words
-from holdfast.cli.display.progress import ITEM, Place, Progress, place_of, step_of_pause
-from holdfast.cli.errors import explain
 from holdfast.cli.options import STDOUT, ExecutionOptions
 from holdfast.cli.output import visible
-from holdfast.cli.render import clock, duration, json_text, local_time, one_line
+from holdfast.cli.render import clock, duration, one_line
 from holdfast.errors import StoreError
 from holdfast.events import Event, MultiObserver, Observer
 from holdfast.threads import started
-from holdfast.values import utc_time
 from holdfast.views.plain import plain
-
-if TYPE_CHECKING:
-    from holdfast.fleet.worker import WorkerEvent
-
-DONE = "done"
-"""The helper node that gathers the results of items or members."""
 
 Answer = TypeVar("Answer")
 Scrub = Callable[[Any], Any]
 _LONGEST = 2_000
+
+PENDING, RUNNING, RETRYING, DONE, KEPT = "pending", "running", "retrying", "done", "kept"
+SKIPPED, FAILED, WAITING, STOPPED = "skipped", "failed", "waiting", "stopped"
+ITEM = "item"
+HELPERS = {"output": "output"}
+"""Nodes that are no steps of the workflow file: the one that makes its output."""
+
+
+class Place(NamedTuple):
+    """The parts of a step id: the names of the steps around it and its own, the visit and the item.
+
+    `role` is empty for the step itself, else what a helper node of it does.
+    """
+
+    path: tuple[str, ...]
+    role: str = ""
+    visit: int = 1
+    key: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name for people: `publish[3]`, `outer/inner`, `review (2)`."""
+        item = "" if self.key is None else f"[{self.key}]"
+        again = f" ({self.visit})" if self.visit > 1 else ""
+        return f"{'/'.join(self.path)}{item}{again}"
+
+
+@lru_cache(maxsize=1024)
+def place_of(step: str, node: str = "") -> Place:
+    """Return the parts of a step id such as `outer#1/publish:item#2[key]`."""
+    if not step:
+        parts = node.split("/")
+        role = parts[-1].partition(":")[2] or HELPERS.get(parts[-1], "")
+        return Place(tuple(part.partition(":")[0] for part in parts), role)
+    *around, own = step.split("/")
+    name, _, rest = own.partition("#")
+    visit, bracket, key = rest.partition("[")
+    base, _, role = name.partition(":")
+    role = role or HELPERS.get(base, "")
+    path = (*(part.partition("#")[0].partition(":")[0] for part in around), base)
+    number = int(visit) if visit.isdigit() else 1
+    return Place(path, role, number, unquote(key[:-1]) if bracket else None)
+
+
+def place_in(event: Event) -> Place:
+    """Return the step that an event is about."""
+    return place_of(event.data.get("step", ""), event.node)
+
+
+@dataclass(slots=True)
+class Row:
+    """One step, over all its visits and items."""
+
+    name: str
+    depth: int = 0
+    kind: str = ""
+    status: str = PENDING
+    visits: int = 0
+    attempt: int = 0
+    began: float = 0.0
+    seconds: float = 0.0
+    retry_at: float = 0.0
+    message: str = ""
+    error: str = ""
+    expected: int = 0
+    done: int = 0
+    failed: int = 0
+    items: dict[str, str] = field(default_factory=dict)
+    """The items of a for-each that are known, by the names of their steps, with what became of them."""
+
+    @property
+    def total(self) -> int:
+        """The number of items of a for-each, as far as it is known."""
+        return max(self.expected, len(self.items))
+
+    def count_item(self, step: str, status: str) -> None:
+        """Set the status of an item; each counts once, however often it is tried."""
+        before = self.items.get(step)
+        self.done += (status == DONE) - (before == DONE)
+        self.failed += (status == FAILED) - (before == FAILED)
+        self.items[step] = status
+
+    def begin_visit(self, visit: int) -> None:
+        """Reset the counts of items if this is a new visit."""
+        if visit > self.visits:
+            self.visits, self.expected, self.done, self.failed, self.items = visit, 0, 0, 0, {}
+
+    def elapsed(self, now: float) -> float:
+        """Return the time that the step has taken so far."""
+        return self.seconds + (now - self.began if self.status in (RUNNING, RETRYING) and self.began else 0.0)
+
+
+class Progress:
+    """The rows that the events of a run add up to; events may come from any thread."""
+
+    def __init__(self, steps: Iterable[tuple[str, int, str]] = (), scrub: Any = None) -> None:
+        self.rows: dict[tuple[str, ...], Row] = {
+            (name,): Row(name, depth, kind) for name, depth, kind in steps
+        }
+        self.lock = threading.Lock()
+        self.cost = 0.0
+        self.is_stopped = False
+        """Whether the run was stopped from outside, and is saved."""
+        self._scrub: Callable[[Any], Any] = scrub or (lambda value: value)
+        self._handlers = {
+            "node.start": self._started,
+            "node.complete": self._completed,
+            "node.reuse": self._reused,
+            "node.spend": self._spent,
+            "node.error": self._erred,
+            "node.retry": self._retried,
+            "node.message": self._said,
+            "edge.transition": self._handed_out,
+            "pause": self._paused,
+            "graph.cancel": self._stopped,
+        }
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The events that change it."""
+        return self._handlers
+
+    def on_event(self, event: Event) -> None:
+        """Add one event."""
+        handler = self._handlers.get(event.type)
+        if handler is not None and event.node not in HELPERS:
+            with self.lock:
+                handler(event)
+
+    def keep(self, statuses: Mapping[str, str]) -> None:
+        """Mark the steps that an earlier execution has finished."""
+        for name, status in statuses.items():
+            row = self.rows.get((name,))
+            if row is not None and row.status == PENDING:
+                row.status = {"skipped": SKIPPED, "failed": FAILED}.get(status, KEPT)
+
+    def keep_items(self, items: Mapping[str, str]) -> None:
+        """Count the items of for-each steps under way, by the names of their steps: what an earlier execution left."""
+        for step, status in items.items():
+            place = place_of(step)
+            row = self.row(place)
+            row.begin_visit(place.visit)
+            row.count_item(step, status)
+
+    def row(self, place: Place) -> Row:
+        """Return the row of a step, added now if it is new."""
+        found = self.rows.get(place.path)
+        if found is None:
+            found = self.rows[place.path] = Row(place.path[-1], len(place.path) - 1)
+            *paths, path = self.rows
+            around = [index for index, known in enumerate(paths) if known[: len(path) - 1] == path[:-1]]
+            if len(path) > 1 and around:  # Right below the rows of the step around it.
+                paths.insert(around[-1] + 1, path)
+                self.rows = {known: self.rows[known] for known in paths}
+        return found
+
+    def _reused(self, event: Event) -> None:
+        """Mark a step as kept if none of its parts runs."""
+        place, row = self._row_of(event)
+        status = _status_in(event.data.get("update") or {}, row.name)
+        if row.status in (PENDING, KEPT):
+            row.status, row.visits = (
+                {DONE: KEPT, RUNNING: KEPT}.get(status, status),
+                max(row.visits, place.visit),
+            )
+
+    def _started(self, event: Event) -> None:
+        place, row = self._row_of(event)
+        if place.role == ITEM or place.key is not None:
+            row.begin_visit(place.visit)
+            row.count_item(event.data.get("step", ""), RUNNING)
+        elif not place.role:
+            row.begin_visit(place.visit)
+            row.attempt = 1 if row.kind == "ask" else event.data.get("attempt", 1)
+        if row.status not in (RUNNING, RETRYING):
+            row.began = time.time()
+        row.status, row.error, row.message = RUNNING, "", ""
+
+    def _completed(self, event: Event) -> None:
+        data, (place, row) = event.data, self._row_of(event)
+        failed, update = bool(data.get("error")), data.get("update") or {}
+        status = FAILED if failed else _status_in(update, row.name)
+        if place.role == ITEM or place.key is not None:
+            row.count_item(data.get("step", ""), FAILED if failed else DONE)
+            if not failed and (place.role == ITEM or row.done + row.failed < row.total):
+                return
+        if status != RUNNING:
+            row.seconds, row.began = row.elapsed(time.time()), 0.0
+        row.status = status
+
+    def _row_of(self, event: Event) -> tuple[Place, Row]:
+        place = place_in(event)
+        return place, self.row(place)
+
+    def _spent(self, event: Event) -> None:
+        self.cost += event.data.get("cost") or 0.0
+
+    def _erred(self, event: Event) -> None:
+        self._row_of(event)[1].error = str(self._scrub(event.data.get("error")))
+
+    def _retried(self, event: Event) -> None:
+        row = self._row_of(event)[1]
+        row.status, row.retry_at = RETRYING, event.timestamp + float(event.data.get("delay", 0))
+        row.attempt = event.data.get("attempt", row.attempt)
+
+    def _said(self, event: Event) -> None:
+        row = self._row_of(event)[1]
+        row.message = str(self._scrub(event.data.get("message", "")))
+        if event.data.get("stopping") is True:
+            self.is_stopped = True
+            _stop(row)
+
+    def _handed_out(self, event: Event) -> None:
+        """Count the edges from a step to its items, one for every item."""
+        name, _, role = str(event.data.get("to", "")).partition(":")
+        if role == ITEM and event.data.get("from") == name and (row := self.rows.get((name,))) is not None:
+            row.expected += 1
+
+    def _paused(self, event: Event) -> None:
+        row = self.row(place_of(step_of_pause(event), event.node))
+        if event.data.get("kind") != "after":
+            row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, WAITING
+
+    def _stopped(self, event: Event) -> None:
+        """Mark the steps under way as stopped."""
+        self.is_stopped = True
+        for row in self.rows.values():
+            _stop(row)
+
+
+def _stop(row: Row) -> None:
+    if row.status in (RUNNING, RETRYING):
+        row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, STOPPED
+
+
+def step_of_pause(event: Event) -> str:
+    """Return the step of a `pause` event, with which the pause's id begins."""
+    data = event.data
+    step: str = data.get("step") or str(data.get("pause", "")).removesuffix(
+        f":{data.get('name') or data.get('kind')}"
+    )
+    return step
+
+
+def _status_in(update: Mapping[str, Any], name: str) -> str:
+    """Return the status that a workflow file's step has in the state."""
+    said = update.get(name)
+    status = said.get("status") if isinstance(said, Mapping) else None
+    return {"skipped": SKIPPED, "failed": FAILED, "running": RUNNING}.get(str(status), DONE)
+
+
+# A line per event, for pipes, logs and simple terminals.
 
 
 class Lines:
@@ -65,7 +309,9 @@ class Lines:
             "node.retry": self._retried,
             "node.warning": self._passed_over,
             "node.message": self._message,
-            "checkpoint.fail": self._not_saved,
+            "checkpoint.fail": lambda event: (
+                f"a checkpoint could not be saved: {self._text(event.data.get('error'))}"
+            ),
             "pause": self._paused,
             "command": self._command,
         }
@@ -100,7 +346,7 @@ class Lines:
                 self._handlers = {}
 
     def _started(self, event: Event) -> str:
-        place, step = _place(event), event.data.get("step", "")
+        place, step = place_in(event), event.data.get("step", "")
         if place.role not in ("", ITEM):
             return ""
         self._running[step] = (place.label, time.monotonic())
@@ -108,7 +354,7 @@ class Lines:
         return f"{place.label} started" + (f" (attempt {attempt})" if attempt > 1 else "")
 
     def _completed(self, event: Event) -> str:
-        place, step, data = _place(event), event.data.get("step", ""), event.data
+        place, step, data = place_in(event), event.data.get("step", ""), event.data
         seconds = data.get("seconds", 0.0)
         error = self._errors.pop(step, "")
         if data.get("error"):
@@ -122,8 +368,9 @@ class Lines:
         status = record.get("status") if isinstance(record, Mapping) else None
         if status == "running":
             return ""
-        if place.role == DONE:
-            step, seconds = self._whole(place, step)
+        if place.role == DONE:  # It ends the whole step.
+            step, now = step.replace(f":{DONE}#", "#"), time.monotonic()
+            seconds = now - self._running.get(step, ("", now))[1]
         self._running.pop(step, None)
         if status == "skipped":
             return f"{place.label} skipped"
@@ -133,12 +380,6 @@ class Lines:
             return ""
         return f"{place.label} done in {duration(seconds)}"
 
-    def _whole(self, place: Place, step: str) -> tuple[str, float]:
-        """Return the step that a gathering node ends, and how long it has taken."""
-        whole = step.replace(f":{DONE}#", "#")
-        since = self._running.get(whole, (place.label, time.monotonic()))[1]
-        return whole, time.monotonic() - since
-
     def _failed(self, event: Event) -> str:
         self._errors[event.data.get("step", "")] = self._text(event.data.get("error"))
         return ""
@@ -147,11 +388,11 @@ class Lines:
         step = event.data.get("step", "")
         self._running.pop(step, None)
         error, delay = self._errors.pop(step, ""), duration(event.data.get("delay", 0.0))
-        return f"{_place(event).label} retry {event.data.get('attempt', 1) + 1} in {delay}: {error}"
+        return f"{place_in(event).label} retry {event.data.get('attempt', 1) + 1} in {delay}: {error}"
 
     def _passed_over(self, event: Event) -> str:
         """Remember the error for the line of the step's end; a failed item is a failure of its step."""
-        place, step = _place(event), event.data.get("step", "")
+        place, step = place_in(event), event.data.get("step", "")
         self._errors[step] = self._text(event.data.get("error"))
         if place.key is None:
             self._passed.add(step)
@@ -159,7 +400,7 @@ class Lines:
 
     def _message(self, event: Event) -> str:
         message = event.data.get("message")
-        return f"{_place(event).label}: {self._text(message)}" if message is not None else ""
+        return f"{place_in(event).label}: {self._text(message)}" if message is not None else ""
 
     def _resumed(self, event: Event) -> str:
         names = (name.partition(":")[0] for name in event.data.get("resume_node", "").split(", "))
@@ -169,9 +410,6 @@ class Lines:
     def _changed(self, event: Event) -> str:
         changes = dict.fromkeys(self._text(change) for change in event.data.get("changes", ()))
         return f"the workflow changed since the run was saved: {'; '.join(changes)}"
-
-    def _not_saved(self, event: Event) -> str:
-        return f"a checkpoint could not be saved: {self._text(event.data.get('error'))}"
 
     def _paused(self, event: Event) -> str:
         step = step_of_pause(event)
@@ -194,10 +432,6 @@ class Lines:
         now = time.monotonic()
         for label, since in list(self._running.values()):
             self._write(time.time(), f"{label} still running ({duration(now - since)})")
-
-
-def _place(event: Event) -> Place:
-    return place_of(event.data.get("step", ""), event.node)
 
 
 class Heartbeat:
@@ -295,38 +529,28 @@ def event_file(target: str, scrub: Scrub | None = None) -> Iterator[EventFile]:
             sys.stdout.flush()
             descriptor = sys.stdout.fileno()
         else:
-            descriptor = _appended(Path(target))
+            path = Path(target)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            except OSError as error:
+                raise StoreError(
+                    f"events cannot be written to {path}: {error.strerror}; choose another file"
+                ) from None
             stack.callback(os.close, descriptor)
         file = EventFile(descriptor, scrub)
         stack.callback(file.close)
         yield file
 
 
-def _appended(path: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"events cannot be written to {path}: {error.strerror}; choose another file"
-        ) from None
-
-
 # The observers of an execution.
-
-
-class ExecutionView(Protocol):
-    """A view that shows an execution from its events."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 class Watch:
     """Runs functions while the views of an execution are shown."""
 
-    def __init__(self, views: Iterable[ExecutionView], observers: Iterable[Observer]) -> None:
-        self._views, observers = tuple(views), tuple(observers)
+    def __init__(self, views: Iterable[Any], observers: Sequence[Observer]) -> None:
+        self._views = tuple(views)
         self.observer: Observer | None = observers[0] if len(observers) == 1 else None
         if len(observers) > 1:
             self.observer = MultiObserver(*observers)
@@ -350,7 +574,7 @@ def watching(
     views: list[Any] = []
     with contextlib.ExitStack() as stack:
         if options.is_live:
-            from holdfast.cli.display.live import LiveView  # It loads rich.
+            from holdfast.cli.live import LiveView  # It loads rich.
 
             views.append(LiveView(progress, title, run_id, store))
         elif options.is_verbose:
@@ -408,68 +632,3 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"holdfast: {one_line(str(self._scrub(record.getMessage())), 1000)}\n")
-
-
-# What a worker does.
-
-
-class WorkerLines:
-    """Lines on stderr, or NDJSON on stdout, of what a worker does; may be called from any thread."""
-
-    def __init__(self, name: str, as_json: bool, scrub: Scrub, url: str) -> None:
-        self._name, self._as_json, self._scrub = name, as_json, scrub
-        self._where = store_words(url)
-        self._lock = threading.Lock()
-
-    def begin(self, store: str, queues: tuple[str, ...], concurrency: int) -> None:
-        """Write that the worker has started."""
-        of = f"the queues {', '.join(queues)}" if queues else "every queue"
-        self._write(
-            f"worker {self._name} executes runs of {of} in {store}, {concurrency} at once; Ctrl+C stops it",
-            {"kind": "started", "store": store, "queues": list(queues), "concurrency": concurrency},
-        )
-
-    def end(self) -> None:
-        """Write that the worker has stopped."""
-        self._write(f"worker {self._name} has stopped", {"kind": "stopped"})
-
-    def tell(self, event: WorkerEvent) -> None:
-        """Write what became of a run."""
-        text = explain(str(self._scrub(event.text)), event.remedies, self._where, detach=True)
-        due = None if event.due_at is None else utc_time(event.due_at)
-        facts = {"run_id": event.run, "workflow": event.workflow, "queue": event.queue, "text": text}
-        self._write(
-            f"{event.run} {event.workflow}: {_result(event.kind, text, due)}",
-            {"kind": event.kind, **facts, "due_at": due},
-        )
-
-    def _write(self, line: str, facts: dict[str, Any]) -> None:
-        at = time.time()
-        with self._lock:
-            if self._as_json:
-                when = dt.datetime.fromtimestamp(at, dt.UTC)
-                out, text = sys.stdout, json_text({"at": when, "worker": self._name, **facts}, indent=None)
-            else:
-                out, text = sys.stderr, f"{clock(at)} {one_line(line, 1000)}"
-            out.write(text + "\n")
-            out.flush()
-
-
-def _result(kind: str, text: str, due: dt.datetime | None) -> str:
-    """Return what became of a run in a few words."""
-    details = f": {text}" if text else ""
-    match kind:
-        case "taken":
-            return f"started ({text})"
-        case "conflict":
-            return f"left to another worker{details}"
-        case "refused":
-            return f"cannot be executed{details}"
-        case "queued" | "paused" if due is not None:
-            return f"released until {local_time(due)}"
-        case "queued":
-            return "released"
-        case "paused":
-            return f"paused, waits for {text}" if text else "paused"
-        case _:
-            return f"{kind}{details}"
