@@ -193,24 +193,22 @@ def _question(terminal: Terminal, pause: Pause, wording: Wording) -> Any:
     for line in described(pause, wording):
         terminal.say(line)
     while True:
-        text = _written(terminal, choices, wording)
+        if wording.multiline and not choices:
+            text = terminal.lines("Write your answer; a line with only a dot, or Ctrl+D, ends it.")
+        else:
+            default = "" if wording.default is None else f" [{visible(str(wording.default))}]"
+            text = terminal.line(f"Answer{f' 1-{len(choices)}' if choices else ''}{default}: ")
         if not text.strip():
             if wording.default is not None:
                 return wording.default
             terminal.say("An answer is needed; Ctrl+C leaves the run paused.")
             continue
         try:
-            return _meant(text, choices, pause.schema, wording)
+            if choices:
+                return _chosen(text.strip(), choices, pause.schema, wording)
+            return fitting(text if wording.multiline else text.strip(), pause.schema)
         except AnswerRejected as error:
             terminal.say(f"Not taken: {visible(str(error))}")
-
-
-def _written(terminal: Terminal, choices: Sequence[Any], wording: Wording) -> str:
-    if wording.multiline and not choices:
-        return terminal.lines("Write your answer; a line with only a dot, or Ctrl+D, ends it.")
-    default = "" if wording.default is None else f" [{visible(str(wording.default))}]"
-    hint = f" 1-{len(choices)}" if choices else ""
-    return terminal.line(f"Answer{hint}{default}: ")
 
 
 def described(pause: Pause, wording: Wording) -> list[str]:
@@ -222,13 +220,6 @@ def described(pause: Pause, wording: Wording) -> list[str]:
     if pause.expires_at is not None:
         lines.append(f"  (until {local_time(pause.expires_at)})")
     return lines
-
-
-def _meant(text: str, choices: Sequence[Any], schema: Mapping[str, Any] | None, wording: Wording) -> Any:
-    word = text.strip()
-    if choices:
-        return _chosen(word, choices, schema, wording)
-    return fitting(text if wording.multiline else word, schema)
 
 
 def _chosen(word: str, choices: Sequence[Any], schema: Mapping[str, Any] | None, wording: Wording) -> Any:
@@ -252,8 +243,13 @@ def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any],
 
     A pair is `name=text`, `name=@file` (the file's text) or `name:=json`. Pairs win over the file.
     """
-    typed = _read_file(file) if file is not None else {}
+    typed: dict[str, Any] = {}
     text: dict[str, str] = {}
+    if file is not None:
+        where = f"--inputs {file}"
+        typed = _json(sys.stdin.read() if file == "-" else _text_of(Path(file), where), where)
+        if not isinstance(typed, dict):
+            raise click.BadParameter(f"{where} must hold a JSON object, not {type(typed).__name__}")
     for pair in pairs:
         name, mark, value = pair.partition("=")
         if not mark or not name.rstrip(":"):
@@ -266,14 +262,6 @@ def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any],
         else:
             text[plain_name] = _text_of(Path(value[1:]), pair) if value.startswith("@") else value
     return typed, text
-
-
-def _read_file(file: str) -> dict[str, Any]:
-    text = sys.stdin.read() if file == "-" else _text_of(Path(file), f"--inputs {file}")
-    found = _json(text, f"--inputs {file}")
-    if not isinstance(found, dict):
-        raise click.BadParameter(f"--inputs {file} must hold a JSON object, not {type(found).__name__}")
-    return found
 
 
 def _text_of(path: Path, where: str) -> str:
@@ -317,8 +305,8 @@ def fitting(text: str, schema: Mapping[str, Any] | None) -> Any:
     is_boolean = schema.get("type") == "boolean" and "enum" not in schema
     word = text.strip().casefold()
     words = [_WORDS[word]] if is_boolean and word in _WORDS else []
-    candidates = [value, text, *_alike(text, schema.get("enum", ())), *words]
-    for candidate in candidates:
+    alike = [each for each in schema.get("enum", ()) if str(each).casefold() == word]
+    for candidate in (value, text, *alike, *words):
         if misfit(candidate, schema) is None:
             return candidate
     if is_boolean:
@@ -331,12 +319,6 @@ _WORDS = {
     **dict.fromkeys(("false", "no", "n", "off", "0"), False),
 }
 """Words for true and false."""
-
-
-def _alike(text: str, choices: Iterable[Any]) -> list[Any]:
-    """Return the choices that differ from a text only in case."""
-    folded = text.strip().casefold()
-    return [choice for choice in choices if str(choice).casefold() == folded]
 
 
 # The questions of workflow files: labels of choices, defaults, and answers of many lines.
@@ -415,20 +397,13 @@ def first_that_holds(conditions: Iterable[str], state: Any) -> str:
     """Return the first condition that a state meets; empty if it meets none."""
     for condition in conditions:
         path, _, wanted = condition.partition("=")
-        if state_has(state, path, wanted):
-            return condition
+        found = state
+        with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):
+            for part in path.removeprefix("steps.").split("."):
+                found = found[int(part)] if isinstance(found, (list, tuple)) else found[part]
+            if bool(found == value_of(wanted)) or found == wanted:
+                return condition
     return ""
-
-
-def state_has(state: Any, path: str, wanted: str) -> bool:
-    """Return True if a state has a value, JSON or text, at a dotted path such as `review.output.ok`."""
-    found: Any = state
-    for part in path.removeprefix("steps.").split("."):
-        try:
-            found = found[int(part)] if isinstance(found, (list, tuple)) else found[part]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return False
-    return bool(found == value_of(wanted)) or found == wanted
 
 
 # Answers on the command line, and the open questions that they name.
@@ -453,17 +428,15 @@ def read_answers(texts: Sequence[str], pauses: Sequence[Pause], later: Names = t
         pause, value = _named(text, waiting) or _alone(text, waiting, len(texts), later)
         if pause.id in found:
             raise AnswerRejected(f"{pause.name!r} is answered twice; give one answer to each question")
-        found[pause.id] = _value(pause, value)
+        if value in PLACEHOLDERS:
+            raise AnswerRejected(
+                f"{pause.name!r}: {value} stands for the answer; write your own in its place"
+            )
+        try:
+            found[pause.id] = fitting(value, pause.schema)
+        except AnswerRejected as error:
+            raise AnswerRejected(f"{pause.name!r}: {error}") from None
     return found
-
-
-def _value(pause: Pause, text: str) -> Any:
-    if text in PLACEHOLDERS:
-        raise AnswerRejected(f"{pause.name!r}: {text} stands for the answer; write your own in its place")
-    try:
-        return fitting(text, pause.schema)
-    except AnswerRejected as error:
-        raise AnswerRejected(f"{pause.name!r}: {error}") from None
 
 
 def names_of(pause: Pause) -> tuple[str, ...]:
@@ -495,17 +468,13 @@ def _alone(text: str, waiting: Sequence[Pause], given: int, later: Names) -> tup
 def _is_meant_as_name(text: str, name: str, pause: Pause, later: Names) -> bool:
     if closest(name.strip(), names_of(pause), _CLOSE):
         return True
-    if name.strip().isidentifier() or name in later():
-        return not _fits(text, pause) or name in later()
-    return False
-
-
-def _fits(text: str, pause: Pause) -> bool:
+    if name in later() or not name.strip().isidentifier():
+        return name in later()
     try:
         fitting(text, pause.schema)
     except AnswerRejected:
-        return False
-    return True
+        return True
+    return False
 
 
 def _refusal(text: str, waiting: Sequence[Pause], later: Collection[str]) -> str:

@@ -28,7 +28,7 @@ from holdfast.views.plain import plain, preview, size_text
 from holdfast.views.timeline import commit_text, host_text, packages_text
 
 if TYPE_CHECKING:
-    from holdfast.views.run_view import AnnotationView, Items, PauseView, RunLine, RunView, StepView
+    from holdfast.views.run_view import AnnotationView, PauseView, RunLine, RunView, StepView
 
 
 def status_text(line: RunLine) -> str:
@@ -90,7 +90,15 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
     line, source, fault = view.line, view.workflow_file or {}, view.fault
     file = f"{source['path']} ({str(source.get('digest'))[:12]})" if source.get("path") else ""
     place = f"{fault.step}: " if fault is not None and fault.step else ""
-    newest = view.checkpoint_id or "none"
+    newest, refused, source_text = view.checkpoint_id or "none", "", ""
+    if view.refusals:
+        last = view.refusals[-1]
+        text = f"{last.command}: {last.reason}"
+        refused = one_line(f"{count(view.commands_refused, 'command')}, the last: {text}", 300)
+    if (origin := view.provenance) is not None:
+        confirmed = origin.confirmation
+        who = "not confirmed by anybody" if confirmed is None else f"confirmed by {confirmed.by}"
+        source_text = f"{origin.source}, {origin.signer}, {who}"
     facts = [
         ("run", view.run_id),
         ("workflow", line.workflow),
@@ -106,9 +114,9 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
         ("steps", f"{view.done} done in {duration(view.seconds)}"),
         ("spent", spent_text(view.ledger)),
         ("checkpoints", f"{view.checkpoints}, {size_text(view.size)}, newest {newest}"),
-        ("refused", _refused(view)),
+        ("refused", refused),
         ("forked from", f"{view.parent[0]} at entry {view.parent[1]}" if view.parent else ""),
-        ("came from", _provenance(view)),
+        ("came from", source_text),
         ("tags", ", ".join(view.tags)),
         ("kept", ", ".join(said.checkpoint_id or "" for said in view.annotations if said.keep)),
         ("executed on", host_text(view.facts)),
@@ -119,49 +127,24 @@ def _facts(view: RunView, url: str) -> list[tuple[str, str]]:
     return [(name, one_line(text, 500)) for name, text in facts]
 
 
-def _provenance(view: RunView) -> str:
-    origin = view.provenance
-    if origin is None:
-        return ""
-    confirmed = origin.confirmation
-    who = "not confirmed by anybody" if confirmed is None else f"confirmed by {confirmed.by}"
-    return f"{origin.source}, {origin.signer}, {who}"
-
-
-def _refused(view: RunView) -> str:
-    if not view.refusals:
-        return ""
-    last = view.refusals[-1]
-    text = f"{last.command}: {last.reason}"
-    return one_line(f"{count(view.commands_refused, 'command')}, the last: {text}", 300)
-
-
 def _row(step: StepView) -> list[str]:
     attempts = count(step.attempts, "attempt")
     retries = f" ({attempts})" if step.attempts > step.visits and not step.items else ""
     time = duration(step.seconds) if step.visits else ""
-    return [step.name, _status(step), f"{step.visits or ''}{retries}", time, _outcome(step)]
+    width = max(40, terminal_width() - 60)
+    if step.fault is not None and step.status in ("failed", "retrying", "skipped"):
+        outcome = str(step.fault)
+    else:
+        outcome = step.note or step.preview(width)
+    return [step.name, _status(step), f"{step.visits or ''}{retries}", time, one_line(outcome, width)]
 
 
 def _status(step: StepView) -> str:
-    return step.status if step.items is None else f"{step.status} {_progress(step.items)}"
-
-
-def _progress(items: Items) -> str:
+    if (items := step.items) is None:
+        return step.status
     numbers = {name: getattr(items, name) for name in ("failed", "skipped", "running")}
-    return ", ".join(
-        [
-            f"{items.completed}/{items.total}",
-            *(f"{number} {name}" for name, number in numbers.items() if number),
-        ]
-    )
-
-
-def _outcome(step: StepView) -> str:
-    width = max(40, terminal_width() - 60)
-    if step.fault is not None and step.status in ("failed", "retrying", "skipped"):
-        return one_line(str(step.fault), width)
-    return one_line(step.note or step.preview(width), width)
+    others = [f"{number} {name}" for name, number in numbers.items() if number]
+    return ", ".join([f"{step.status} {items.completed}/{items.total}", *others])
 
 
 def _print_pause(pause: PauseView, url: str, queue: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.command_lines import command_line, this_line
-from holdfast.cli.main import loading
 from holdfast.cli.options import RunOptions
 from holdfast.cli.questions import Terminal
 from holdfast.cli.session import Session, config_in, config_of, is_workflow_file, refuse_repaired
 from holdfast.cli.store_option import close_store, default_url
+from holdfast.engine import checkpoint_files
 from holdfast.engine.confirmation import disclose
 from holdfast.engine.owner import is_alive
 from holdfast.engine.resume import find_checkpoint, find_run
@@ -24,8 +25,12 @@ from holdfast.errors import CheckpointNotFound, ForeignRun, Remedy, RunNotFound
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.provenance import set_back
 from holdfast.state.codec import Codec
+from holdfast.stores import open_store
 from holdfast.values import RunStatus
 from holdfast.views.plain import escaped
+from holdfast.workflows.foreign import Effect, effects_of, reads_of, source_lines, warning_of
+from holdfast.workflows.reading.problems import WorkflowInvalid
+from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
-    from holdfast.workflows.foreign import Effect
-    from holdfast.workflows.workflow import Workflow
 
 REPLANNED = "replanned"
 """The key of a run's config that says when it was last given another version of its workflow file."""
@@ -47,9 +50,6 @@ STOPPED = (RunStatus.PAUSED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 def stored_workflow(info: RunInfo, config: Mapping[str, Any], file: Path | None = None) -> Workflow:
     """Return the workflow of a stored run; of a run from outside the one that came with it."""
-    from holdfast.workflows.reading.problems import WorkflowInvalid
-    from holdfast.workflows.workflow import workflow_of_run
-
     try:
         return workflow_of_run(config, file=file, prefer="saved" if info.origin else "file")
     except WorkflowInvalid as error:
@@ -76,24 +76,23 @@ class Confirmation:
         if found.is_confirmed:
             return ""
         _show(found)
-        if not self.trust:
-            self._ask(found, command)
-        return found.digest
-
-    def _ask(self, found: Disclosure, command: str) -> None:
-        if not self.asks:
-            raise _refusal(found, f"if you trust all that is shown above: {command}")
-        try:
-            said = Terminal(sys.stderr).line("Run it, with your rights and in your environment? [y/N] ")
-        except EOFError:
-            said = ""
+        if self.trust:
+            return found.digest
+        remedy, said = f"if you trust all that is shown above: {command}", ""
+        if self.asks:
+            remedy = "it is left as it is"
+            with contextlib.suppress(EOFError):
+                said = Terminal(sys.stderr).line("Run it, with your rights and in your environment? [y/N] ")
         if said.strip().lower() not in ("y", "yes"):
-            raise _refusal(found, "it is left as it is")
+            raise ForeignRun(
+                f"{_name(found)} came from outside, and nobody has confirmed it; {remedy}",
+                run=found.run_id,
+                digest=found.digest,
+            )
+        return found.digest
 
 
 def _show(found: Disclosure) -> None:
-    from holdfast.workflows.foreign import effects_of, reads_of, warning_of
-
     saved, origin = found.config.get("workflow_file"), found.provenance
     click.echo(f"{_name(found)} came from outside: {escaped(origin.source)}, {origin.signer}", err=True)
     effects, reads = (effects_of(saved), reads_of(saved)) if isinstance(saved, Mapping) else ([], [])
@@ -111,8 +110,6 @@ def print_source(
     err: bool = False,
 ) -> None:
     """Print the complete definition and options of a run from outside, with control characters escaped."""
-    from holdfast.workflows.foreign import source_lines
-
     for effect in effects:
         if effect.reach:
             click.echo(f"  {escaped(effect.name)} ({effect.kind}): {escaped(effect.reach)}", err=err)
@@ -120,14 +117,6 @@ def print_source(
         click.echo(f"it would read of your environment: {escaped(', '.join(reads))}", err=err)
     for line in source_lines(config, inbox):
         click.echo(line, err=err)
-
-
-def _refusal(found: Disclosure, remedy: str) -> ForeignRun:
-    return ForeignRun(
-        f"{_name(found)} came from outside, and nobody has confirmed it; {remedy}",
-        run=found.run_id,
-        digest=found.digest,
-    )
 
 
 def _name(found: Disclosure) -> str:
@@ -169,10 +158,6 @@ def find_target(
     command: str = "resume",
 ) -> Target:
     """Return the run, checkpoint or file to resume; with the command `rerun` a completed run, too."""
-    with loading():
-        from holdfast.engine.checkpoint_files import check_options
-        from holdfast.workflows.workflow import load_workflow
-
     confirmation = confirmation or Confirmation()
     if target is not None and target.endswith(".pkl") and command == "resume":
         return _from_file(session, Path(target), workflow, confirmation)
@@ -187,14 +172,19 @@ def find_target(
         info, run = _as_of(journal, info, what)
     config = config_of(journal, info) if run is None else config_in(run)
     if workflow is not None:
-        check_options(config)
+        checkpoint_files.check_options(config)
     if run is not None:
         own = None if workflow is None else RunOptions.of(config).config(load_workflow(workflow))
         disclosure = disclose(journal, info, run, own)
         assert disclosure is not None
         shown = disclosure if workflow is None else disclosure.with_file(workflow)
         trust = confirmation.digest(shown, confirming(url, info.run, what))
-    _refuse_python(info, config, workflow, command)
+    if "workflow_file" not in config and workflow is None:
+        call = f"app.resume({info.run!r})" if command == "resume" else f"app.{command}({info.run!r}, …)"
+        raise click.UsageError(
+            f"run {info.run!r} was not started from a workflow file; {command} it with {call} in "
+            "Python, or give --workflow FILE"
+        )
     found, options = stored_workflow(info, config, workflow), RunOptions.of(config)
     if workflow is not None or (info.origin and command == "rerun"):
         own = options.config(found)
@@ -239,18 +229,13 @@ def _find(session: Session, target: str | None, checkpoint: str | None) -> tuple
         return latest, latest.run
     [name] = session.names(target)
     if "@" in target and not store.runs(run=target):
-        return _at_checkpoint(store, name, target)
+        found_at = find_position(store, name)
+        point = checkpoint_at(store, found_at)
+        if point is None or point.seq != found_at.seq:
+            raise CheckpointNotFound(f"there is no checkpoint at {target}", remedies=Remedy("fork", target))
+        return found_at.info, point.id
     info, seq = find_run(store, name)
     return info, info.run if seq is None else name
-
-
-def _at_checkpoint(store: Store, name: str, target: str) -> tuple[RunInfo, str]:
-    """Return the run, and the checkpoint that `RUN@3` and the like name."""
-    found = find_position(store, name)
-    point = checkpoint_at(store, found)
-    if point is None or point.seq != found.seq:
-        raise CheckpointNotFound(f"there is no checkpoint at {target}", remedies=Remedy("fork", target))
-    return found.info, point.id
 
 
 def _find_any(session: Session, target: str | None) -> tuple[RunInfo, str]:
@@ -273,25 +258,12 @@ def latest_unfinished(store: Store) -> RunInfo:
     raise RunNotFound(f"no run in {store.url} is unfinished", remedies=Remedy("list_runs"))
 
 
-def _refuse_python(info: RunInfo, config: dict[str, Any], workflow: Path | None, command: str) -> None:
-    if "workflow_file" not in config and workflow is None:
-        call = f"app.resume({info.run!r})" if command == "resume" else f"app.{command}({info.run!r}, …)"
-        raise click.UsageError(
-            f"run {info.run!r} was not started from a workflow file; {command} it with {call} in "
-            "Python, or give --workflow FILE"
-        )
-
-
 def _from_file(session: Session, path: Path, workflow: Path | None, confirmation: Confirmation) -> Target:
     """Return a checkpoint file with the workflow in it, once that is confirmed, or with another workflow.
 
     Of a file for which a workflow is given, neither the workflow in it nor its options are used.
     """
-    from holdfast.engine import checkpoint_files as files
-    from holdfast.stores import open_store
-    from holdfast.workflows.workflow import load_workflow, workflow_of_run
-
-    found = files.read(path)
+    found = checkpoint_files.read(path)
     config = found.content["config"]
     if workflow is not None:
         used, options, trust = load_workflow(workflow), RunOptions(), ""

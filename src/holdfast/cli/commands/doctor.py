@@ -66,7 +66,7 @@ def doctor(session: Session, options: Options) -> int:
     Example:
       holdfast doctor --json
     """
-    found = [*_installation(), *_environment(), *_clock(), *store_findings(session.url())]
+    found = [*_installation(), *_environment(), *store_findings(session.url())]
     broken = any(finding.state == BROKEN for finding in found)
     session.print({"ok": not broken, "checks": [finding._asdict() for finding in found]})
     if not session.as_json:
@@ -80,7 +80,8 @@ def _installation() -> Iterator[Finding]:
     text = version if fit else f"{version}; Holdfast needs 3.11 or newer"
     yield Finding("python", OK if fit else BROKEN, text)
     yield Finding("holdfast", OK, _version("holdfast") or "not installed, used from its source")
-    for name in _required():
+    newer = sys.version_info >= (3, 14)
+    for name in REQUIRED if newer else (*REQUIRED, "backports.zstd"):
         found = _version(name)
         yield Finding(name, OK if found else BROKEN, found or f"missing; pip install {name}")
     for extra, names in EXTRAS.items():
@@ -88,10 +89,6 @@ def _installation() -> Iterator[Finding]:
         present = ", ".join(f"{name} {_version(name)}" for name in names if name not in missing)
         text = f"not installed (optional): pip install 'holdfast[{extra}]'" if missing else present
         yield Finding(f"extra {extra}", OK, text)
-
-
-def _required() -> tuple[str, ...]:
-    return REQUIRED if sys.version_info >= (3, 14) else (*REQUIRED, "backports.zstd")
 
 
 def _version(distribution: str) -> str | None:
@@ -112,9 +109,6 @@ def _environment() -> Iterator[Finding]:
         on, off = f"new runs are encrypted with {VARIABLE}", f"off; {VARIABLE} is not set"
         strict = "; what is not encrypted is refused" if seal is not None and seal.required else ""
         yield Finding("encryption", OK, off if seal is None else on + strict)
-
-
-def _clock() -> Iterator[Finding]:
     now = dt.datetime.fromtimestamp(time.time(), dt.UTC)
     text = f"{now.isoformat(timespec='seconds')} ({time.strftime('%Z')} here)"
     if now.year < 2025:
@@ -140,7 +134,10 @@ def store_findings(url: str) -> Iterator[Finding]:
         store = open_existing(url)
     except RunNotFound:
         yield Finding("store", OK, f"{url}: not there yet; the first run creates it")
-        yield from _folder(_place_to_be(url))
+        path = store_place(url)
+        while path is not None and not path.exists():
+            path = None if path == path.parent else path.parent
+        yield from _folder(path)
         return
     except HoldfastError as error:
         yield Finding("store", BROKEN, str(error))
@@ -155,15 +152,6 @@ def store_findings(url: str) -> Iterator[Finding]:
         store.close()
 
 
-def _place_to_be(url: str) -> Path | None:
-    path = store_place(url)
-    while path is not None and not path.exists():
-        if path == path.parent:
-            return None
-        path = path.parent
-    return path
-
-
 def _store(store: Store, url: str) -> Iterator[Finding]:
     if is_postgres(store):
         yield from _server(store)
@@ -173,8 +161,9 @@ def _store(store: Store, url: str) -> Iterator[Finding]:
     if path is None:
         yield Finding("store", OK, f"{url}: not on disk")
         return
-    schema = _schema(path)
-    yield Finding("store", OK, f"{store.url}, {size_text(_size(path))}{schema}")
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    size = size_text(sum(file.stat().st_size for file in files))
+    yield Finding("store", OK, f"{store.url}, {size}{_schema(path)}")
     if not os.access(path, os.W_OK):
         yield Finding(
             "store writable", BROKEN, f"{path} may only be read; make the file and its folder writable"
@@ -224,11 +213,6 @@ def _schema(path: Path) -> str:
         return f", schema {connection.pragma('user_version')}, SQLite {apsw.sqlite_lib_version()}"
     finally:
         connection.close()
-
-
-def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)
 
 
 def _folder(folder: Path | None) -> Iterator[Finding]:

@@ -247,7 +247,6 @@ def _print_copies(session: Session, report: CopyReport, source: str, target: str
 # `holdfast store stats`.
 
 
-_COUNTED = ("entries", "snapshots", "messages")
 _STATS = ("kind", "place", "namespace", "schema", "disk_bytes", "runs", "statuses", "entries", "checkpoints")
 _STATS_TOO = ("snapshots", "messages", "entry_bytes", "snapshot_bytes", "message_bytes")
 STATS_KEYS = f"store, {', '.join((*_STATS, *_STATS_TOO))}, oldest, newest, owners, largest"
@@ -262,7 +261,9 @@ def stats(session: Session, options: Options) -> None:
       holdfast store stats
       holdfast store stats --store postgresql://localhost/holdfast --json
     """
-    url, usage, owners = session.url(), usage_of(session.store), _owners(session.store)
+    url, usage, store = session.url(), usage_of(session.store), session.store
+    running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if has_owner(store, info)]
+    owners = dict(Counter(describe(info.owner) for info in running).most_common())
     if session.as_json:
         times = {name: getattr(usage, name) for name in ("oldest", "newest")}
         large = [
@@ -287,17 +288,12 @@ def stats(session: Session, options: Options) -> None:
         print_table(columns, rows)
 
 
-def _owners(store: Store) -> dict[str, int]:
-    """Return the live processes that execute runs, each with how many."""
-    running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if has_owner(store, info)]
-    return dict(Counter(describe(info.owner) for info in running).most_common())
-
-
 def _stats_facts(usage: Usage, url: str, owners: dict[str, int]) -> list[tuple[str, str]]:
     by_status = ", ".join(f"{number} {status}" for status, number in usage.statuses.items())
     amounts = [
-        (name, _amount(getattr(usage, name), getattr(usage, f"{noun}_bytes")))
-        for name, noun in zip(_COUNTED, ("entry", "snapshot", "message"), strict=True)
+        (name, f"{getattr(usage, name):,}, {size(getattr(usage, f'{noun}_bytes'))}")
+        for name, noun in (("entries", "entry"), ("snapshots", "snapshot"), ("messages", "message"))
+        if getattr(usage, name) is not None
     ]
     return [
         ("store", url),
@@ -313,10 +309,6 @@ def _stats_facts(usage: Usage, url: str, owners: dict[str, int]) -> list[tuple[s
         ("last change", "" if usage.newest is None else local_time(when(usage.newest))),
         ("owners", ", ".join(f"{owner} ({count(runs, 'run')})" for owner, runs in owners.items())),
     ]
-
-
-def _amount(number: int | None, bytes_: int | None) -> str:
-    return "" if number is None else f"{number:,}, {size(bytes_)}"
 
 
 # `holdfast store migrate`.
@@ -450,25 +442,17 @@ def _print_damaged(run: RunReport) -> None:
     click.echo(f" run {one_line(run.run)} (workflow {one_line(run.workflow)}, {one_line(run.status)})")
     for damage in run.damages:
         click.echo(f"  {one_line(str(damage), _LONGEST)}")
-    facts = [("intact", _intact(run)), ("last good checkpoint", _last_good(run)), ("remedy", run.remedy)]
-    for name, text in facts:
+    intact, good = "nothing", "none"
+    if run.intact is not None:
+        end = max(run.head, run.intact.end)
+        intact = f"entries {max(run.intact.start, 1)} to {run.intact.end} of {end}"
+    if (point := run.last_good) is not None:
+        place = f"wave {point.wave}" + (f" of {one_line(point.frame)}" if point.frame else "")
+        after = f" after {one_line(', '.join(point.nodes))}" if point.nodes else ""
+        good = f"{point.id}, {place}{after}, {local_time(point.created_at)}"
+    for name, text in (("intact", intact), ("last good checkpoint", good), ("remedy", run.remedy)):
         if text:
             click.echo(f"  {name}: {text}")
-
-
-def _intact(run: RunReport) -> str:
-    if run.intact is None:
-        return "nothing"
-    return f"entries {max(run.intact.start, 1)} to {run.intact.end} of {max(run.head, run.intact.end)}"
-
-
-def _last_good(run: RunReport) -> str:
-    good = run.last_good
-    if good is None:
-        return "none"
-    place = f"wave {good.wave}" + (f" of {one_line(good.frame)}" if good.frame else "")
-    after = f" after {one_line(', '.join(good.nodes))}" if good.nodes else ""
-    return f"{good.id}, {place}{after}, {local_time(good.created_at)}"
 
 
 def _print_repair(done: StoreRepair) -> None:

@@ -260,18 +260,17 @@ WRITING = ("POST", "PATCH")
 
 def warnings_of(definition: Definition, text: str) -> list[str]:
     """Return every warning about a workflow, with the remedy; `text` is the file's."""
-    found = [*_unused(definition, text)]
-    for step in definition.steps:
-        for each in (step, *step.members):
-            found += _about(each)
-    if _has_agents(definition) and definition.workflow.limits.budget is None:
+    steps = [each for step in definition.steps for each in (step, *step.members)]
+    calls_python = any(step.python is not None for step in steps)  # It may get all inputs and constants.
+    found = [] if calls_python else [*_unused(definition, text)]
+    for step in steps:
+        found += _about(step)
+    if any(step.agent is not None for step in steps) and definition.workflow.limits.budget is None:
         found.append("agents may spend without bounds; set limits.budget, in US dollars")
     return found
 
 
 def _unused(definition: Definition, text: str) -> Iterator[str]:
-    if _calls_python(definition):
-        return
     for kind, names in (("inputs", definition.workflow.inputs), ("vars", definition.workflow.vars)):
         if not names or re.search(rf"\b{kind}\s*+(?![\s.\[:\w])", text):
             continue
@@ -293,34 +292,16 @@ def _used(kind: str, text: str) -> set[str]:
     return found
 
 
-def _calls_python(definition: Definition) -> bool:
-    """Return True if a function may get all inputs and constants."""
-    return any(each.python is not None for step in definition.steps for each in (step, *step.members))
-
-
 def _about(step: Step) -> Iterator[str]:
     if isinstance(step.agent, Agent) and step.agent.api_key and "secrets" not in step.agent.api_key:
         yield f"step {step.name!r} has its api_key in the file; write {{{{ secrets.NAME }}}} instead"
     if step.shell is not None and step.timeout is None:
         yield f"step {step.name!r} may run for ever; give it a timeout"
-    if _writes(step) and step.idempotent and step.if_interrupted is None:
+    method = ""
+    if (http := step.http) is not None:
+        method = http.method or ("POST" if http.json_ is not None or http.body is not None else "GET")
+    if method in WRITING and step.idempotent and step.if_interrupted is None:
         yield (
-            f"step {step.name!r} sends a {_method(step)}, which is repeated if the process dies in it; "
+            f"step {step.name!r} sends a {method}, which is repeated if the process dies in it; "
             "say `idempotent: false`, or `if_interrupted: rerun` if that does no harm"
         )
-
-
-def _writes(step: Step) -> bool:
-    return _method(step) in WRITING
-
-
-def _method(step: Step) -> str:
-    if step.http is None:
-        return ""
-    return step.http.method or (
-        "POST" if step.http.json_ is not None or step.http.body is not None else "GET"
-    )
-
-
-def _has_agents(definition: Definition) -> bool:
-    return any(each.agent is not None for step in definition.steps for each in (step, *step.members))
