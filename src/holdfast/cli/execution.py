@@ -407,18 +407,20 @@ class Execution:
         while (reply := self._reply(outcome)) is not None:
             try:
                 self._reload_file(outcome.run_id)
-                again = partial(
-                    self._app.resume,
-                    outcome.run_id,
-                    answers=dict(reply.answers) or None,
-                    update=dict(reply.update) or None,
-                )
-                outcome = watch.during(lambda observer, again=again: again(observer=observer))
+                outcome = watch.during(partial(self._resume, outcome.run_id, reply))
             except (AnswerRejected, StateInvalid) as error:
                 if not self._options.asks:
                     raise
                 click.echo(f"Not taken: {visible(errors.explain_error(error))}", file=self._options.out)
         return outcome
+
+    def _resume(self, run_id: str, reply: Reply, observer: Observer | None) -> Outcome:
+        return self._app.resume(
+            run_id,
+            answers=dict(reply.answers) or None,
+            update=dict(reply.update) or None,
+            observer=observer,
+        )
 
     def _reload_file(self, run_id: str) -> bool:
         """Switch to another version of the workflow file if somebody replanned the run; return True if so."""
