@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from holdfast.cli import errors
-from holdfast.cli.command_lines import answerable, command_line, doubt_lines
+from holdfast.cli.command_lines import answerable, command_line, doubt_lines, skip_lines
 from holdfast.cli.options import ExecutionOptions, RunOptions
 from holdfast.cli.output import visible
 from holdfast.cli.progress import DONE, HELPERS, PENDING, Progress, Watch, place_of, watching
@@ -202,6 +202,8 @@ class Ending(View):
     """The traceback of a failed step, if it is wanted."""
     reused: Counts = NOTHING
     """How many steps and items reused results of an earlier run."""
+    colliding: str = ""
+    """The step that failed because another one set the same key."""
     is_in_doubt: bool = False
     """Whether it failed at an interrupted step that may not be repeated unasked."""
 
@@ -285,6 +287,8 @@ class Ending(View):
         lines = []
         if kept is not None:
             lines = [f"{kept.counts.text('finished')} kept ({_saved(kept.seconds, kept.cost)})"]
+        if self.colliding:
+            return [*lines, *skip_lines(self.run_id, self.colliding, self.store)]
         if not self.is_in_doubt:
             return [*lines, f"resume with: {resume}"]
         doubt = "find out whether it took effect, then resume with one of:"
