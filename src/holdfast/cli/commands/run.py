@@ -134,6 +134,8 @@ def _new_run(session: Session, options: Options) -> tuple[Workflow, str, str | N
 # `holdfast resume`.
 
 
+IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
+ON_CHANGE = ("warn", "fail", "use_saved")
 _TARGET_HELP = """TARGET is a run id or its beginning (4 characters or more), a workflow's name, a checkpoint id,
 RUN@3, a workflow file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the
 latest unfinished run of the store is resumed."""
@@ -149,7 +151,7 @@ _WATCHING = ("interactive", "auto_continue", "fail_on_state", "events", "heartbe
     repeated("--answer answers", "[NAME=]VALUE", "Answer what the run waits for; VALUE is JSON or text."),
     choice(
         "--if-interrupted",
-        ("rerun", "skip", "ask", "fail"),
+        IF_INTERRUPTED,
         "What to do with steps that were running when the process died; by default as the workflow says.",
     ),
     INPUT,
@@ -166,7 +168,7 @@ _WATCHING = ("interactive", "auto_continue", "fail_on_state", "events", "heartbe
     OTHER_WORKFLOW,
     choice(
         "--on-change",
-        ("warn", "fail", "use_saved"),
+        ON_CHANGE,
         "What to do if the workflow changed since the run was saved.",
     ),
     REMAP,
