@@ -54,7 +54,7 @@ def test_the_overview_imports_only_click() -> None:
 
     heavy, ours = done.stderr.strip().splitlines()
     assert heavy == "[]"
-    names = ("arguments", "errors", "main", "output")
+    names = ("errors", "main", "output")
     assert ours == str(["holdfast.cli", *(f"holdfast.cli.{name}" for name in names), "holdfast.names"])
 
 
