@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from holdfast import AnswerRejected, Pause
-from holdfast.cli.questions import read_answers
+from holdfast.cli.questions import read_answers, read_json
 from tests.cli.processes import call, write
 
 TEXT, BOOLEAN = {"type": "string"}, {"type": "boolean"}
@@ -78,6 +79,16 @@ def test_yes_and_no_answer_a_boolean(word: str, value: bool) -> None:
     assert read_answers([word], [only]) == {only.id: value}
     with pytest.raises(AnswerRejected, match="must be true or false"):
         read_answers(["perhaps"], [only])
+
+
+def test_brackets_without_end_are_a_text() -> None:
+    text = "[" * 50_000
+
+    assert read_answers([text], [only := pause("form.title", TEXT)]) == {only.id: text}
+    with pytest.raises(AnswerRejected, match="true or false"):
+        read_answers([text], [pause("go", BOOLEAN)])
+    with pytest.raises(click.BadParameter, match="--item: the data is nested too deeply"):
+        read_json(text, "--item")
 
 
 def test_questions_are_answered_one_by_one_and_every_command_says_how_to_go_on(tmp_path: Path) -> None:

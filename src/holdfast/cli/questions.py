@@ -247,7 +247,7 @@ def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any],
     text: dict[str, str] = {}
     if file is not None:
         where = f"--inputs {file}"
-        typed = _json(sys.stdin.read() if file == "-" else _text_of(Path(file), where), where)
+        typed = read_json(sys.stdin.read() if file == "-" else _text_of(Path(file), where), where)
         if not isinstance(typed, dict):
             raise click.BadParameter(f"{where} must hold a JSON object, not {type(typed).__name__}")
     for pair in pairs:
@@ -258,7 +258,7 @@ def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any],
         typed.pop(plain_name, None)
         text.pop(plain_name, None)
         if name.endswith(":"):
-            typed[plain_name] = _json(value, pair)
+            typed[plain_name] = read_json(value, pair)
         else:
             text[plain_name] = _text_of(Path(value[1:]), pair) if value.startswith("@") else value
     return typed, text
@@ -271,18 +271,21 @@ def _text_of(path: Path, where: str) -> str:
         raise click.BadParameter(f"{where}: {path} cannot be read: {error}") from None
 
 
-def _json(text: str, where: str) -> Any:
+def read_json(text: str, where: str) -> Any:
+    """Return the data that the text of an option is, or refuse the option."""
     try:
         return json.loads(text)
     except ValueError as error:
         raise click.BadParameter(f"{where}: not JSON: {error}") from None
+    except RecursionError:
+        raise click.BadParameter(f"{where}: the data is nested too deeply") from None
 
 
 def value_of(text: str) -> Any:
-    """Return the value that a text means: JSON if it is JSON, else the text itself."""
+    """Return the value that a text means: JSON if it is JSON that can be read, else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

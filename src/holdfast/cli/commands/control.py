@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,15 @@ from holdfast.cli.options import (
     flag,
     value,
 )
-from holdfast.cli.questions import all_steps, question_names, read_answers, read_inputs, read_pairs, value_of
+from holdfast.cli.questions import (
+    all_steps,
+    question_names,
+    read_answers,
+    read_inputs,
+    read_json,
+    read_pairs,
+    value_of,
+)
 from holdfast.cli.session import Session, command, config_of
 from holdfast.cli.targets import REPLANNED, find_target, stored_workflow
 from holdfast.engine.commands import control
@@ -336,10 +343,7 @@ def replan(session: Session, options: Options) -> None:
 def _read_item(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"--item: not JSON: {error}") from None
+    found = read_json(text, "--item")
     if not isinstance(found, dict) or not found:
         raise click.BadParameter(
             f'--item takes a JSON object with values, such as {{"n": 1}}, not {text!r:.80}'
