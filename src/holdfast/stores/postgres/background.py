@@ -341,7 +341,7 @@ class Watch(Background):
     def close(self) -> None:
         """Wake all waiting threads, and listen no more."""
         self._ended.set()
-        locked(self._lock, self._changed.notify_all)  # Whoever is about to start the thread has done so then.
+        locked(self._lock, self._changed.notify_all)  # A thread that is being started has started then.
         thread, wake = self._thread, self._wake
         if thread is not None and wake is not None:
             os.write(wake[1], b"!")
