@@ -33,7 +33,7 @@ from holdfast.state.codec import _Decoding, _marked_lists
 from holdfast.state.standard_types import Allowance
 from holdfast.stores.files import frames
 from holdfast.stores.sqlite import store as sqlite
-from holdfast.views.diff import patch as patching
+from holdfast.views import patch as patching
 from holdfast.workflows import scripts as script
 from holdfast.workflows import secrets
 from holdfast.workflows.language import functions

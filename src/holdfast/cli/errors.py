@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 COMPLETED, FAILED, INVALID, CONFIGURATION, PAUSED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 """The exit codes of every command."""
 
+STATUS_CODES = {
+    "completed": COMPLETED,
+    "running": COMPLETED,
+    "queued": COMPLETED,
+    "paused": PAUSED,
+    "interrupted": INTERRUPTED,
+}
+"""The exit codes of a run's status; a run that is still running is no failure."""
+
 REMEDIES = {
     "begin_own_run": ("show {run} --state", "begin a run of your own with what the run holds: {command}"),
     "cancel": ("cancel {run}", "stop it with: {command}"),

@@ -79,14 +79,6 @@ MANY_ENTRIES = 5000
 """A journal with more entries is not read as a whole to sum up the time of the finished steps."""
 
 
-def status_code(status: str) -> int:
-    """Return the exit code of a run's status; a run that is still running is no failure."""
-    codes = {RunStatus.PAUSED: errors.PAUSED, RunStatus.INTERRUPTED: errors.INTERRUPTED}
-    going = (RunStatus.COMPLETED, RunStatus.RUNNING, RunStatus.QUEUED)
-    found = RunStatus(status)
-    return errors.COMPLETED if found in going else codes.get(found, errors.FAILED)
-
-
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The finished steps of a stored run and what they cost; and the attempt that failed, if one did."""
@@ -404,7 +396,7 @@ class Execution:
             if ending.status == RunStatus.COMPLETED and condition:
                 click.echo(f"holdfast: the final state has {condition}", err=True)
                 return ending, errors.FAILED
-        return ending, status_code(ending.status)
+        return ending, errors.STATUS_CODES.get(ending.status, errors.FAILED)
 
     def _until_stopped(self, watch: Watch, begin: Begin) -> Outcome:
         outcome = watch.during(begin)
@@ -472,7 +464,7 @@ class Execution:
         except AnsweredElsewhere as elsewhere:
             terminal.say(f"\n{elsewhere}")
             if watch.status != RunStatus.PAUSED:
-                raise _ContinuedElsewhere(status_code(watch.status)) from None
+                raise _ContinuedElsewhere(errors.STATUS_CODES.get(watch.status, errors.FAILED)) from None
             return Reply()
         except LeftPaused:
             raise _Left(outcome, errors.PAUSED) from None

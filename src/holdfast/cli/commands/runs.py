@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.command_lines import answerable, resume_line, resume_line_of
-from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED
-from holdfast.cli.execution import status_code
+from holdfast.cli.errors import COMPLETED, FAILED, INTERRUPTED, STATUS_CODES
 from holdfast.cli.main import SpreadGroup
 from holdfast.cli.options import (
     JSON,
@@ -282,7 +281,7 @@ def status(session: Session, options: Options) -> int:
         held = held_reason(session, line)
     info, url = session.journal.info(line.run_id), session.store.url
     pauses = run_pauses(session.journal, info) if line.status == RunStatus.PAUSED else ()
-    code = status_code(line.status)
+    code = STATUS_CODES.get(line.status, FAILED)
     if held is not None:
         code, again = FAILED, resume_line(line.run_id, url, line.queue)
         text = f"{line.status}, held: {one_line(held, 500)}; let workers try again: {again}"
