@@ -123,7 +123,7 @@ PLANTED = [
             lambda: patch.object(_Decoding, "rebuilt", _rebuilt)),
     Planted("values", "a bytearray is stored as bytes", lambda: patch.object(encoding, "_leaf", _as_bytes)),
     Planted("records", "an attempt is read as the next one",
-            lambda: patch.dict(wire._READERS, {1: (lambda wire, _: StepStarted(wire[1], wire[2] + 1), None)})),
+            lambda: patch.dict(wire._FORMS, {1: (None, (lambda wire, _: StepStarted(wire[1], wire[2] + 1), None))})),
     Planted("snapshots", "a text grows whenever it is written",
             lambda: patch.object(wire, "safe_text", lambda text: text + "?")),
     Planted("compress", "differences have no checksum", lambda: patch.object(compress, "_against",
