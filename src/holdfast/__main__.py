@@ -1,4 +1,4 @@
-"""The way in to the command line: `holdfast`, or `python -m holdfast`."""
+"""The entry point of the command line: `holdfast`, or `python -m holdfast`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The time, as everything that decides by it reads it; a test may put another clock in its place.
+"""The clock that all time-dependent code reads; a test can replace it.
 
-Read as `clock.time()`, never `from holdfast.clock import time`, so that a clock that is put in place is seen.
+Call `clock.time()`; never write `from holdfast.clock import time`, which would bypass the replacement.
 """
 
 from __future__ import annotations

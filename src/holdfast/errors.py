@@ -115,7 +115,7 @@ def _rebuilt(kind: type[HoldfastError], args: tuple[Any, ...], facts: dict[str, 
 
 
 def problem_of(error: BaseException) -> str:
-    """Return what happened as it may be stored and shown anywhere: an error's text without its remedies."""
+    """Return an error's text without its remedies, so that it can be stored and shown anywhere."""
     return error.problem if isinstance(error, HoldfastError) else str(error)
 
 
@@ -156,7 +156,7 @@ class CorruptJournal(StoreError):
 
 
 class CapsuleInvalid(HoldfastError):
-    """A file is not a capsule, not what was written, not signed as demanded, or more than is read from strangers."""
+    """A file is not a capsule, is damaged, lacks a required signature, or exceeds the limits for untrusted files."""
 
     exit_code = INVALID
 
@@ -166,7 +166,7 @@ class CapsuleLocked(CapsuleInvalid):
 
 
 class ForeignRun(HoldfastError):
-    """A run came from outside, and nobody confirmed what it would run with; `disclosure` is that, as text."""
+    """A run came from outside, and nobody confirmed its definition and options; `disclosure` lists them as text."""
 
     exit_code = INVALID
     run: str = ""
@@ -251,7 +251,7 @@ class PlanOutdated(HoldfastError):
 
 
 class CannotRerun(HoldfastError):
-    """What should run again cannot: it is not known, or the run cannot be taken back that far."""
+    """A step cannot be rerun: it is unknown, or the run cannot be rolled back that far."""
 
     exit_code = INVALID
 

@@ -190,7 +190,7 @@ class _Answer(asyncio.Future[Result]):
     outcome: tuple[Any, BaseException | None] | None = None
 
     def settle(self) -> None:
-        """Take the outcome that the thread left, if it has; an interrupted call may be made again."""
+        """Set this future from the thread's outcome, if there is one. Safe to repeat after an interrupt."""
         if self.outcome is None or self.done():
             return
         value, error = self.outcome
@@ -233,7 +233,7 @@ def in_thread(function: Callable[[], Result]) -> asyncio.Future[Result]:
 
 
 class ThreadLost(HoldfastError):
-    """The thread of a step was ended from outside before it could say what came of the step."""
+    """The thread of a step was killed from outside before it reported the step's outcome."""
 
 
 class _Job:
@@ -270,7 +270,7 @@ async def in_background(
 
 
 def warn_of_blocking(error: Exception) -> None:
-    """Say, once for each reason, that the event loop is blocked by what should not block it."""
+    """Warn, once for each reason, that something blocks the event loop."""
     _warn(str(error.__cause__ or error))
 
 
@@ -337,7 +337,7 @@ GUARD = (
 
 
 class MainLoading:
-    """Whether the main program is being loaded, which must start nothing meanwhile."""
+    """A flag that is set while a worker process imports the main program, which must not start runs meanwhile."""
 
     is_under_way = False
 

@@ -86,7 +86,7 @@ class Provider(Protocol):
 
 
 class AgentError(HoldfastError):
-    """A call of a model failed; `usage` is what it used up all the same."""
+    """A model call failed; `usage` is what it used nevertheless."""
 
     def __init__(self, message: str, *, usage: Usage | None = None) -> None:
         self.usage = usage or Usage()
@@ -119,7 +119,7 @@ _factories: dict[str, Callable[[], Provider]] = {}
 
 
 def register_provider(prefix: str, factory: Callable[[], Provider]) -> None:
-    """Let `factory` make the provider of all models named `prefix:…`, also if the prefix is a known one."""
+    """Register `factory` as the provider of all models named `prefix:…`, replacing a provider with the same prefix."""
     if not prefix or ":" in prefix or prefix != prefix.strip():
         raise AgentError(f"{prefix!r} cannot be a provider's prefix: write a word without a colon")
     _factories[prefix] = factory

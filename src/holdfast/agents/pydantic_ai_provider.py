@@ -110,7 +110,7 @@ class Aside(Generic[_Result]):
         return await answer
 
     def _serve(self, deadline: float, is_over: Callable[[], bool]) -> None:
-        """Do what the coroutine asks for until it ends; its thread may be gone without a word if there is no memory."""
+        """Run the coroutine's jobs in this thread until it ends. Poll, since its thread may die silently."""
         while True:
             was_over = is_over()
             left = max(0.0, min(_LOOK_EVERY, deadline - time.monotonic()))
@@ -127,7 +127,7 @@ class Aside(Generic[_Result]):
             job()
 
     def _leave(self, thread: threading.Thread) -> None:
-        """Have the coroutine cancelled, and wait a second so that it can close its connections."""
+        """Cancel the coroutine, and wait up to a second for it to close its connections."""
         self._left = True
         if self._loop is not None and self._task is not None:
             try:
@@ -291,7 +291,7 @@ def _tool(tool: Tool, aside: Aside[Any]) -> pydantic_ai.Tool[Any]:
 
 
 def _attempt(name: str, call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Return what a tool returns, or what the model should read; any other error ends the call."""
+    """Call a tool; return its result, or the error that the model should read; raise `ToolBroke` for any other."""
     try:
         return call(), None
     except (pydantic_ai.ModelRetry, pydantic_ai.ToolFailed) as again:
@@ -305,7 +305,7 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema of an object, which is all that models take: any other becomes the only key of one."""
+    """Return an object schema, since models accept no other; wrap any other schema as the only key of an object."""
     if _is_object(schema):
         return {**schema, "type": "object"}
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
@@ -321,9 +321,9 @@ _MOST_CHARACTERS = 500
 
 
 def failure(error: Exception, request: AgentRequest, usage: Usage, answered: bool) -> AgentError | None:
-    """Return the error that people get for `error`, or `None` if it is not one of pydantic-ai's.
+    """Return the error to raise for `error`, or `None` if it is not one of pydantic-ai's.
 
-    `answered` says whether the model's last turn came through; what came instead may be a passing trouble.
+    `answered` says whether the model's last turn succeeded; if it did not, the failure may be transient.
     """
     said = _short(str(error).partition("\n")[0], request)
     if isinstance(error, known.ModelAPIError):
@@ -502,7 +502,7 @@ class _Call:
             )
 
     def _corrects(self, part: Any) -> bool:
-        """Return True if a part of a request asks for the output again: not so for a tool's wrong arguments."""
+        """Return True if a part of a request asks for the output again, rather than for other arguments of a tool."""
         if isinstance(part, ToolReturnPart):
             own = {tool.name for tool in self.request.tools}
             return part.outcome == "retried" and part.tool_name not in own

@@ -201,7 +201,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _mark(value: Any) -> Any:
-    """What equal values have in common. Numbers are texts in it: very many numbers can have one hash, texts cannot."""
+    """Return a hashable key that is the same for equal values.
+
+    Numbers become text, since many numbers can share one hash.
+    """
     if isinstance(value, list):
         return ("list", *map(_mark, value))
     if isinstance(value, dict):

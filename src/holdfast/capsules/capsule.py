@@ -183,7 +183,7 @@ class Capsule:
 
     @property
     def message_count(self) -> int:
-        """How many messages its inbox has."""
+        """The number of messages in the run's inbox."""
         return len(self._messages)
 
     @property
@@ -252,7 +252,7 @@ class Capsule:
         return read_entry(self._again(self._entries, self._entry_checks, seq - self.facts.first))
 
     def _again(self, places: Sequence[int], checks: bytearray, number: int) -> bytes:
-        """Read a section once more; refuse one that is not the verified one."""
+        """Read a section again; raise if it differs from the section that was verified."""
         section = read_section(self._origin, places[number])
         if section.check != checks[number * CHECK_BYTES : (number + 1) * CHECK_BYTES]:
             raise CapsuleInvalid("it was changed while it was read")

@@ -81,7 +81,7 @@ def head(mode: int) -> bytes:
 
 
 def read_head(data: bytes) -> int:
-    """Return whether a capsule that begins so is encrypted; refuse what is no capsule, or a newer one."""
+    """Return the mode of a capsule, plain or encrypted; raise if it is no capsule, or of a newer version."""
     if not data.startswith(MAGIC[: len(data)]) or not data:
         raise CapsuleInvalid("it is not a capsule", remedies=Remedy("export"))
     if len(data) < HEAD.size:
@@ -381,10 +381,10 @@ _NESTED = 4
 
 
 def unpacked_bytes(body: bytes, most_parts: int = MOST_PARTS, within: int = 0) -> int:
-    """Return how many bytes the compressed values of a MessagePack body say that they have; refuse no such body.
+    """Return the size that the compressed values of a MessagePack body claim to unpack to; raise if it is malformed.
 
-    Parts are passed over, not made: a list that claims a billion members costs nothing. Records may hold whole runs,
-    whose values count too; `within` says in how many others this one is.
+    Elements are skipped, not built: a list that claims a billion members costs nothing. Records can contain whole
+    runs, whose values count too; `within` is the number of runs that enclose this one.
     """
     place, parts, total, open_, fields, code = 1, 0, 0, [1], 0, -1
     while open_:

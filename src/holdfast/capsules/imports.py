@@ -1,4 +1,4 @@
-"""Import of capsules into a store: nothing is written before all of it is known to be right."""
+"""Import of capsules into a store: nothing is written until the whole capsule is verified."""
 
 from __future__ import annotations
 

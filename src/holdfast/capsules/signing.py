@@ -33,7 +33,7 @@ class KeyPair(NamedTuple):
 
 
 def fingerprint(public: bytes) -> str:
-    """Return a public key as people compare it."""
+    """Return the fingerprint of a public key, in the form that people compare."""
     digest = hashlib.sha256(public).hexdigest()[:32]
     return ":".join(digest[place : place + 4] for place in range(0, 32, 4))
 
@@ -138,7 +138,7 @@ def trusted_in(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def demanded(trust: Trust) -> tuple[str | Path, ...]:
-    """Return the places of the keys, one of which has to have signed a capsule: those given, else the environment's."""
+    """Return the paths of the keys of which one must have signed a capsule; else those of the environment."""
     return trusted_in(os.environ) if isinstance(trust, bool) or not trust else tuple(trust)
 
 

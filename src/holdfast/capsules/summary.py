@@ -70,7 +70,7 @@ def workflow_file_of(run: RunState) -> Mapping[str, Any] | None:
 
 
 def decoded(raw: bytes, codec: CarefulCodec | None = None) -> Any:
-    """Return a stored value; nothing if it is none, or not to be read."""
+    """Return the decoded value; `None` if it is empty or cannot be decoded."""
     try:
         return (codec or CarefulCodec()).decode(raw) if raw else None
     except CodecError:
@@ -158,7 +158,7 @@ def fold_capsule(capsule: Capsule, seal: Seal | None = None, limit: int = LIMIT)
 
 
 class _Frugal(Tallies):
-    """Tallies that keep no large value which the run itself no longer has."""
+    """Tallies that drop the changes of a finished step if they are large."""
 
     def _count(self, tally: Tally, step: Step, record: Any, at: float) -> None:
         super()._count(tally, step, record, at)
@@ -198,7 +198,10 @@ class _Fold:
         return tallies
 
     def _begin(self) -> tuple[RunState, int]:
-        """Return the run that the journal begins with, and the entry that it has it from, which is checked, too."""
+        """Return the run state of the capsule's first snapshot and the number of its entry; check both.
+
+        Without one: empty, 0.
+        """
         beginning, run = self._capsule.beginning, RunState()
         if beginning is None:
             return run, 0
@@ -220,9 +223,10 @@ class _Fold:
         return self._journal.fork_of(any_parent, first, self._codec)
 
     def _weigh(self, stored: Entry | Snapshot) -> bool:
-        """Return whether the key is here that opens what is stored.
+        """Return whether the key for this entry or snapshot is available.
 
-        Refuse it before it is read, if it asks for too much memory, or all of the journal for too much work.
+        Raise before it is decoded if its values would need too much memory, or those of the whole journal too much
+        work.
         """
         is_entry = isinstance(stored, Entry)
         body = stored.body if is_entry else stored.body[CHAIN_BYTES:]
@@ -293,7 +297,7 @@ def check_claims(facts: Facts, run: RunState, fork: Forked | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CapsuleStep(View):
-    """A step of the run in a capsule: how it stands, how often it was visited and tried, how long it took."""
+    """A step of the run in a capsule: its status, visits, attempts and duration."""
 
     name: str
     status: str

@@ -57,7 +57,7 @@ SAVED_AT = "timestamp"
 
 @dataclass(frozen=True, slots=True)
 class PauseMetadata:
-    """A question that a run asked. `block_id` is what it is answered by; `response` is `None` until then."""
+    """A question that a run asked. `block_id` identifies it in an answer; `response` is `None` until it is answered."""
 
     block_id: str
     prompt: str
@@ -162,7 +162,7 @@ def read_checkpoint(journal: Journal, info: RunInfo, codec: Codec, seq: int | No
 
 
 class _Reading:
-    """A fold that also keeps what a fold forgets: the inputs, what finished, what was answered."""
+    """A fold of a journal that also keeps the inputs, the finished steps and the answers."""
 
     def __init__(self, info: RunInfo, run: RunState, codec: Codec) -> None:
         self.info, self.run, self.codec = info, run, codec
@@ -222,7 +222,7 @@ class _Reading:
 
 
 def step_saved_by_hand(run: RunState) -> Step | None:
-    """The step that stands for the node a state came from, if the run's last checkpoint was saved by hand."""
+    """The step recorded for the node that a manually saved state names, if the last checkpoint was saved manually."""
     done = [step for step in run.root.active.values() if step.status == DONE and SAVED_AT in step.notes]
     return done[0] if done and not run.outline else None
 
@@ -276,10 +276,10 @@ class CheckpointStore:
     # One checkpoint.
 
     def save(self, state: State, *, workflow: str = "state") -> str:
-        """Save a state as the newest checkpoint of its run; answer the checkpoint's id.
+        """Save a state as the newest checkpoint of its run; return the checkpoint's id.
 
-        A graph that resumes the run goes on after `state.checkpoint_node`, or, if no node made this
-        state, begins with it. A run of a graph is saved by that graph only.
+        A graph that resumes the run continues after `state.checkpoint_node`, or, if no node made this state, begins
+        with this state. A run of a graph can only be saved by that graph.
         """
         while True:
             writer = self._writer(state, workflow)
@@ -439,7 +439,7 @@ def _record_saving(writer: Writer, state: State) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of resuming: an outcome, or the error in words. Nothing is raised."""
+    """The result of a resume: an outcome, or the error as text. Errors are not raised."""
 
     outcome: Outcome | None = None
     error: str = ""
@@ -472,10 +472,10 @@ def pause_workflow(app: App, run_id: str, block_id: str, prompt: str) -> str:
 
 
 def resume_workflow(app: App, checkpoint_id: str, response: Any = "") -> Result:
-    """Resume a run from a checkpoint, with a response to what it waits for there.
+    """Resume a run from a checkpoint, with a response to the question that it waits for.
 
-    The response answers the pause; if the state has a `context`, it is also found there, as
-    `context["blocks"][block_id]["outputs"]["response"]`. Without one, only gates are passed.
+    The response answers the pause; if the state has a `context`, the response is also stored there, as
+    `context["blocks"][block_id]["outputs"]["response"]`. Without a response, the run only passes gates.
     """
     data = CheckpointStore(app).load(checkpoint_id)
     if data is None:
@@ -535,7 +535,7 @@ def _record_pause(writer: Writer, block_id: str, prompt: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """Which store a graph saves to, after every how many waves, and whether a completed run stays.
+    """The store that a graph saves to, the number of waves between checkpoints, and whether a completed run is kept.
 
     `store` is a registered name or a store's URL. An `interval` of 0 turns checkpoints off.
     """
@@ -548,7 +548,7 @@ class CheckpointConfig:
         self.policy()
 
     def policy(self) -> CheckpointPolicy:
-        """The same as a policy: a save that fails stops the run, and without saves a failed run leaves nothing."""
+        """These settings as a policy: a failed save stops the run; if checkpoints are off, a failed run is not kept."""
         return CheckpointPolicy(
             interval=self.interval,
             on_failure="pause" if self.interval else "rollback",
@@ -595,7 +595,7 @@ def default_checkpoint_config() -> CheckpointConfig:
 
 
 def default_graph_config(name: str) -> GraphConfig:
-    """A graph that logs its events and saves nothing."""
+    """Return the config of a graph that logs its events and saves nothing."""
     return GraphConfig(name)
 
 

@@ -131,7 +131,7 @@ def kept_of(app: App, run_id: str) -> Kept | None:
 
 
 def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
-    """Return what is finished of a run at an entry of its journal; `None` if nothing is."""
+    """Return the finished steps of a run at an entry of its journal; `None` if there are none."""
     if not seq:
         return None
     try:

@@ -311,7 +311,7 @@ EXECUTION = (
 
 @dataclass(frozen=True, slots=True)
 class ExecutionOptions:
-    """How an execution is shown, and whether somebody is asked."""
+    """Options of an execution: how its progress is shown, and whether the user is prompted."""
 
     as_json: bool = False
     quiet: bool = False

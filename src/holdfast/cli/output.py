@@ -45,7 +45,7 @@ class Gate:
 
     @property
     def buffer(self) -> BinaryIO:
-        """Raise: bytes would bypass the gate."""
+        """Raise `AttributeError`: bytes written to the buffer would not be escaped."""
         raise AttributeError("use binary_stdout()")
 
     def write(self, text: str) -> int:

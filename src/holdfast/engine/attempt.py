@@ -185,7 +185,7 @@ _QUESTIONS = {
 
 
 class Results:
-    """The results of the attempts of one execution, and its pauses, recorded."""
+    """The recorder of one execution's attempt results and pauses."""
 
     def __init__(self, host: StepHost, writes: ParallelWrites) -> None:
         self._host, self._graph, self._saving, self._writes = host, host.graph, host.saving, writes

@@ -49,7 +49,7 @@ _FILE_KEYS = {"path": str, "digest": str, "source": str, "included": dict, "file
 
 
 def has_workflow_file(config: Any) -> bool:
-    """Return whether a config says which workflow file its run is of."""
+    """Return whether a config names the workflow file of its run."""
     return isinstance(config, Mapping) and isinstance(config.get("workflow_file"), Mapping)
 
 

@@ -240,7 +240,7 @@ class Execution(StepHost):
         self.saving.writer.close()
 
     def close(self) -> None:
-        """Save and leave a run whose event loop was broken off, as by an exception while it was being closed."""
+        """Save and release a run whose event loop ended early, as by an exception while it was closing."""
         try:
             if self._work is not None:
                 self._work.close()

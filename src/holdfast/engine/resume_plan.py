@@ -222,7 +222,7 @@ class _Unfinished:
         return NEXT, "its gate is passed" if before.status == GATED else "it comes next"
 
     def _following(self) -> Iterator[PlannedStep]:
-        """Yield what follows the waves that are finished but for the choice of what comes next."""
+        """Yield the steps that follow, or may follow, finished waves whose routing is not decided yet."""
         for decision in self._decisions.values():
             if not isinstance(decision, RouteOn):
                 continue

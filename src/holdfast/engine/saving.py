@@ -304,7 +304,7 @@ class StepHost:
         return Attempt(node, step, state, context, self.config)
 
     def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None:
-        """Record something of a step; one whose attempt, or whose run, was left gets a `StopSignal` instead."""
+        """Append a record of a step; raise `StopSignal` if its attempt is over or this process has left the run."""
         # What ends an attempt or the run is recorded either before this or after it.
         with self.saving.writer.lock:
             if context._is_over or self.has_left_run:

@@ -214,7 +214,7 @@ class _Transfer:
         return Journal(self.source, self.seal)
 
     def view(self, info: RunInfo) -> Store | Resealed:
-        """The source, as the target would have a run of it."""
+        """Return the source as the target would store this run: re-encrypted if their namespaces differ."""
         return seen_from(self.source, self.target, info, self.seal)
 
     def carry(self, info: RunInfo) -> CopiedRun | None:

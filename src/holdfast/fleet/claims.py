@@ -49,7 +49,7 @@ class Claims(Protocol):
     def claim(self, limit: int, active: Collection[str]) -> list[Claim]:
         """Claim up to `limit` runs that are queued, that are due, or whose owner died.
 
-        `active` are the runs that this worker executes: one of its own that is not among them was dropped.
+        `active` are the runs that this worker executes; a run that it owns but does not execute can be claimed again.
         """
 
     def release(self, run: str, seconds: float = 0.0) -> None:
@@ -109,7 +109,7 @@ class SkipList:
             self._skipped.add(workflow)
 
     def leave(self, run: str) -> None:
-        """Leave a run to others, longer each time."""
+        """Leave a run to other workers, for twice as long each time."""
         with self._lock:
             if len(self._length) >= _KEPT and run not in self._length:
                 self._until.clear()
@@ -426,7 +426,7 @@ def _rows(connection: Connection, sql: str, values: dict[str, Any]) -> list[_Fou
 
 
 def _most_urgent(found: Iterable[_Found], limit: int, rooms: dict[str, Room]) -> list[_Found]:
-    """Return the most urgent of all, and of no limited queue more than it has room for."""
+    """Return the most urgent runs, and from a limited queue no more than its limit allows."""
     left = {queue: room.runs for queue, room in rooms.items()}
     chosen: list[_Found] = []
     for each in sorted(found, key=lambda each: (-each.priority, each.since, each.no)):

@@ -277,7 +277,7 @@ class QueueLine(View):
 
     @property
     def oldest_seconds(self) -> float | None:
-        """Return `oldest` in milliseconds' precision."""
+        """Return `oldest`, rounded to milliseconds."""
         return None if self.oldest is None else round(self.oldest, 3)
 
 

@@ -198,10 +198,10 @@ class Schedules:
             connection.execute(f"DELETE FROM schedule WHERE {_THIS}", self._names(name))
 
     def tick(self, submit: Submit, workflows: Collection[str] | None = None) -> list[str]:
-        """Submit what is due, of these `workflows` alone if they are given; return the run ids.
+        """Submit the runs that are due, only those of `workflows` if given; return the run ids.
 
-        Several workers may do so at once: each locks one schedule at a time. One whose workflow is not known here
-        is left to others; one whose runs cannot be submitted keeps the reason as its trouble, and is retried later.
+        Several workers may do so at once: each locks one schedule at a time. One whose workflow is not known here is
+        left to others; one whose runs cannot be submitted stores the reason in `trouble` and is retried later.
         """
         runs: list[str] = []
         seen: list[str] = []

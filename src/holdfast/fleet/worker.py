@@ -308,7 +308,7 @@ class Worker:
             execution.request_pause("the worker stops", RunStatus.QUEUED)
 
     async def _drain(self) -> None:
-        """Let executions finish within the grace, then leave the rest to others."""
+        """Let executions finish within the grace period, then release the rest to other workers."""
         for execution in list(self._executions.values()):
             self._ask_to_leave(execution)
         if not self._at_once:

@@ -430,7 +430,7 @@ def _has_code(subject: Any) -> bool:
 
 
 def definition_fingerprint(text: str, functions: Iterable[Any]) -> Fingerprint:
-    """Return the fingerprint of something that is written as data and calls functions."""
+    """Return the fingerprint of a definition: its text and the functions that it calls."""
     described = [Description(function) for function in functions]
     whole = repr((text, [each.text for each in described]))
     return Fingerprint(f"{_form('step', described)}:{digest(whole)}")

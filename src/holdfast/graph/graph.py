@@ -1,4 +1,4 @@
-"""What a graph is: frozen values, no I/O. However it was written, this is what runs."""
+"""The compiled graph: frozen values without I/O, the same for every way of writing a workflow."""
 
 from __future__ import annotations
 
@@ -539,7 +539,7 @@ def _is_node(node: Any, depth: int) -> bool:
 
 
 def _are_rows(rows: Any, kinds: tuple[type, ...]) -> bool:
-    """Return whether rows are lists of cells of these kinds; a list among them is one of names."""
+    """Return whether `rows` is a list of rows whose values have these types; `list` stands for a list of names."""
     return isinstance(rows, list) and all(
         isinstance(row, list) and len(row) == len(kinds) and all(map(_is_cell, row, kinds)) for row in rows
     )

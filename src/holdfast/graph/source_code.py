@@ -52,10 +52,9 @@ class Written(NamedTuple):
 
 @functools.lru_cache(maxsize=2048)
 def source_of(code: types.CodeType) -> str | None:
-    """Return what a function does by its source, in a form that all versions of Python agree on.
+    """Return a function's source in a normal form that is the same in all versions of Python.
 
-    `None` where there is no source, or where it is not what the function was made of: it may have been edited
-    since.
+    Return `None` if there is no source, or if the source no longer matches the function because it was edited.
     """
     try:
         node = _node_of(code)
@@ -232,7 +231,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _meant(code: types.CodeType, found: list[Defined]) -> Defined | None:
-    """Return of several lambdas in one line the one that this is the code of: where it returns, its body is."""
+    """Return the lambda, of several on one line, whose body is at the position of the code's return instruction."""
     places = [place for place in code.co_positions() if None not in place]
     for node in found:
         if isinstance(node, ast.Lambda):
@@ -268,7 +267,7 @@ def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _dump(node: object) -> str:
-    """Return a syntax tree as text, without what is empty: that differs between versions of Python."""
+    """Return a syntax tree as text without empty fields, which differ between versions of Python."""
     if isinstance(node, list):
         return f"[{','.join(map(_dump, node))}]"
     if not isinstance(node, ast.AST):

@@ -34,7 +34,7 @@ class ExecutorChoice(NamedTuple):
 
     @property
     def in_threads(self) -> bool:
-        """Whether the work stays in this process, so that it can ask everything of the engine."""
+        """Whether the work runs in threads of this process, so that the whole engine is available to it."""
         return self.kind == THREADS or isinstance(self.own, concurrent.futures.ThreadPoolExecutor)
 
     @property

@@ -250,7 +250,7 @@ class RunCheck:
         return self.sealed
 
     def _compare_beside(self, fold: Fold, entry: Entry) -> None:
-        """Compare what is stored beside an entry with what the entries add up to."""
+        """Compare the checkpoint and the snapshot of an entry with the fold of the journal up to it."""
         if self.best is None or fold.end >= self.best.end:
             self.best = fold
         if entry.mark is not None:

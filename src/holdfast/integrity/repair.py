@@ -1,4 +1,4 @@
-"""The repair of what a check found: nothing that is damaged is lost, and nothing is done twice."""
+"""The repair of what a check found: the damaged bytes are kept aside, and a second repair changes nothing."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Aside:
         self.kept: list[Path] = []
 
     def keep(self, name: str, data: bytes) -> None:
-        """Write bytes to a new file whose name begins like `name`."""
+        """Write bytes to a new file named `name`, with a number after it if that file exists."""
         with explained(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for number in itertools.count(1):
@@ -304,7 +304,7 @@ class _RunRepair:
             raise CorruptJournal(UNREADABLE, run=info.run)
 
     def _renew_snapshot(self, check: RunCheck, seq: int) -> None:
-        """Write a snapshot again: it is only a cache while the journal reaches back."""
+        """Rewrite a snapshot from the journal; put the damaged one aside."""
         info, run = check.info, self._run
         for found in self._inspector.snapshots(run):
             if found.number == seq:

@@ -139,7 +139,7 @@ class StoreReport(View):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Return every damage that is not repaired yet."""
+        """Return all damage that is not repaired yet."""
         of_runs = (f"run {run.run!r}: {damage}" for run in self.damaged for damage in run.damages)
         return (*self.medium, *of_runs)
 

@@ -110,7 +110,7 @@ class Track:
             self._sizes[place] = self._sizes.get(place, 0) + size
 
     def count_items(self, targets: Sequence[Target | Step]) -> None:
-        """Count the items of a wave of the current frame, in place of those of the wave before."""
+        """Set the size of the current frame's items to that of this wave, replacing that of the previous wave."""
         size = _ITEM_BYTES * len(targets)
         for target in targets:
             if target.item:
@@ -451,7 +451,7 @@ _TARGET = _fields(Target, [_STR, _optional(_STR), _many(tuple, _OP)], [None, ()]
 
 
 def encode_records(records: Sequence[Record], track: Track) -> bytes:
-    """Return the body of an entry. `track` learns what the records hold."""
+    """Return the body of an entry with these records; update `track` with the values and sizes in them."""
     wires = []
     for record in records:
         write, effect = _FORMS[type(record)][0]

@@ -147,7 +147,7 @@ def is_whole(snapshot: Snapshot) -> bool:
 
 
 def misplaced(snapshot: Snapshot, entry: Entry) -> str:
-    """Return why a snapshot cannot be of an entry; empty if it can. It is sealed if, and only if, its entry is."""
+    """Return why a snapshot cannot belong to an entry; empty if it can. Either both are sealed or neither is."""
     if (entry.seq, entry.chain) != (snapshot.seq, snapshot.chain):
         return f"the snapshot at {snapshot.seq} does not belong there"
     if is_sealed(entry.body) == has_sealed(snapshot):
@@ -228,7 +228,7 @@ class Journal:
         return found[0]
 
     def load(self, info: RunInfo, codec: Codec, upto: int | None = None) -> Loaded:
-        """Fold a run from its nearest snapshot on, up to and with entry `upto`; every checksum is verified."""
+        """Fold a run from its nearest snapshot, up to and including entry `upto`; verify every checksum."""
         return self._load_from(info, codec, upto, 1)
 
     def _load_from(self, info: RunInfo, codec: Codec, upto: int | None, begins: int) -> Loaded:

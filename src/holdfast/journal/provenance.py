@@ -83,9 +83,9 @@ class Provenance:
 
 
 def set_back(origin: str) -> str:
-    """Return what the facts of a run say of its origin once it stands at another place of its history.
+    """Return the `origin` of a run after a rollback.
 
-    What runs there has to be what was confirmed, or is to be confirmed itself.
+    The run counts as not begun: what it runs next must be what was confirmed, or must be confirmed.
     """
     if not origin:
         return ""

@@ -124,7 +124,7 @@ class Write(NamedTuple):
 
 @dataclass(slots=True)
 class Frame:
-    """The part of a run that belongs to one (sub-)graph: its state and its place."""
+    """The part of a run that belongs to one (sub-)graph: its state and its current position."""
 
     path: FramePath
     cells: Cells = field(default_factory=dict)
@@ -230,7 +230,7 @@ Copied = TypeVar("Copied", RunState, Frame, Step)
 
 
 def once_question(key: str) -> str:
-    """Return the name under which people answer what to do with an interrupted function given to `once`."""
+    """Return the name of the question what to do with an interrupted `once` function."""
     return f"{INTERRUPTED}:{key}"
 
 

@@ -300,7 +300,7 @@ class Bodies:
         return self._opened(own, message.body)
 
     def reseal_message(self, message: Message, other: Bodies, number: int) -> bytes:
-        """Return a message for another place, where its number is `number`."""
+        """Return a message's body re-encrypted for another inbox, in which its number is `number`."""
         if not is_sealed(message.body):
             return message.body  # The run refuses it there as it does here.
         return self._resealed(self._message_place(message.number), other._message_place(number), message.body)

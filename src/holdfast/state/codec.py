@@ -132,7 +132,7 @@ class Encoding:
         self.unordered: list[Part] = []
 
     def packed(self, value: Any) -> bytes:
-        """Raise `TypeError` if a scalar that was passed on unseen is beyond msgpack."""
+        """Return a value as bytes; raise `CodecError` or, for a scalar that msgpack rejects, `TypeError`."""
         root = [value]
         if type(value) not in self.scalars:
             self.waiting.append(Part(root, 0, value, 0, None))
@@ -357,7 +357,7 @@ def _readable(raw: bytes) -> bytes:
 
 
 class _Reading:
-    """What msgpack does not know, met while reading one value."""
+    """The decoder of the msgpack extensions in one value."""
 
     __slots__ = ("depth", "interrupted", "marks")
 

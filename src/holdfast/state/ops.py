@@ -278,7 +278,7 @@ class Slot:
         return self._value
 
     def encoded(self, codec: Codec) -> bytes:
-        """Return the value as bytes; what was read but never looked at is not decoded for it."""
+        """Return the value as bytes; a stored value that was never read is returned without being decoded."""
         op = self._op
         if op is not None and op.kind == "set":
             return op.raw

@@ -91,7 +91,7 @@ class Allowance:
         self._measured = MOST_MEASURED
 
     def takes(self, *raws: bytes) -> bool:
-        """Return whether stored bytes fit in with what was taken so far; if so, they are taken too."""
+        """Return whether stored values fit into the rest of the allowance, and subtract what they need."""
         needed = sum(map(most_memory, raws))
         if needed > self._memory and sum(map(len, raws)) <= self._memory:
             needed = 0

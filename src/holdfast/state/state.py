@@ -28,7 +28,7 @@ class LimitedCells(dict[str, Slot]):
         self._all, self._reads, self._owner = cells, reads, owner
 
     def why_hidden(self, key: object) -> str:
-        """Return why a key of the state is not seen; nothing if the state does not have it either."""
+        """Return why a node cannot see a key of the state; empty if it can, or if the state has no such key."""
         if key not in self._all or dict.__contains__(self, key):
             return ""
         declared = ", ".join(map(repr, self._reads)) or "nothing"
@@ -250,7 +250,7 @@ def state_view(cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, no
 
 
 def overlaid(state: State, item: Mapping[str, Slot]) -> State:
-    """Return a new state with an item's cells over those of a state."""
+    """Return a new state in which an item's keys override those of `state`."""
     return state._with({**state._cells, **item})
 
 
@@ -280,7 +280,7 @@ def check_untouched(state: State) -> None:
 
 
 class Origin(NamedTuple):
-    """Where a state was taken: the facts that its attributes of these names give, whatever its keys are called."""
+    """The run, checkpoint, node and time of a state, even if the state has keys with these names."""
 
     run_id: str
     checkpoint_id: str

@@ -73,7 +73,7 @@ def _found(name: str, namespace: str) -> Store:
 
 
 def _bound(store: Store, namespace: str | None) -> Store:
-    """Return the store, if it is bound to that namespace or any will do."""
+    """Return the store; raise `StoreError` if a namespace is given and the store is bound to another one."""
     if namespace is not None and namespace_of(store) != check_namespace(namespace):
         raise StoreError(
             f"the store {store.url} is bound to the namespace {namespace_of(store)!r}, not to {namespace!r}; "

@@ -164,7 +164,7 @@ class Watch:
         self._lock = threading.Lock()
 
     def reached(self, point: str, what: str) -> None:
-        """Crash here, if this is the boundary; refuse what threads of a crashed execution still do."""
+        """Crash if this is the chosen boundary; raise in threads that a crashed execution left running."""
         self.refuse_if_dead()
         with self._lock:
             number = self._counts[point] = self._counts.get(point, 0) + 1

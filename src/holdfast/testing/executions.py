@@ -229,7 +229,7 @@ def _package(frame: FrameType | None) -> str:
 
 
 def _cancel_tasks(frame: FrameType | None) -> None:
-    """Cancel, soon, all that is done in the event loop that runs this frame, if there is one."""
+    """Schedule the cancellation of all tasks of the event loop that runs this frame, if there is one."""
     while frame is not None and frame.f_code is not asyncio.BaseEventLoop.run_forever.__code__:
         frame = frame.f_back
     if frame is None:

@@ -76,7 +76,7 @@ class Answers:
         return tuple(self._given) if isinstance(self._given, Mapping) else ()
 
     def missing(self, pause: Pause) -> HoldfastError:
-        """What is to be raised for a question without an answer."""
+        """Return the error for a question that the test has no answer to."""
         known = ", ".join(map(repr, self._given)) if isinstance(self._given, Mapping) else ""
         return HoldfastError(
             f"step {pause.step!r} asks {pause.name!r} ({pause.prompt}), and the test has no answer to it"

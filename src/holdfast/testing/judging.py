@@ -306,7 +306,7 @@ def repetition(
 
 @dataclass(frozen=True)
 class Judge:
-    """The checks, with what the test's author says of the workflow."""
+    """The checks of a run, with the test author's expectations of the workflow."""
 
     invariant: Callable[[RunSeen], object] | None = None
     same: Callable[[dict[str, Any], dict[str, Any]], object] | None = None
@@ -541,7 +541,7 @@ def _not_as_often(name: str, place: str, done: int, usual: int) -> Finding:
 
 
 def _fact_text(name: str, fact: str, values: Counter[str]) -> str:
-    """An effect with the values, in JSON, of one of its facts."""
+    """Return an effect and its values of one fact as text, such as `'mail' with to='ann'`; `values` holds JSON."""
     shown = ", ".join(f"{fact}={json.loads(value)!r}" for value in sorted(values.elements()))
     return f"{name!r} with {shown or f'no {fact}'}"
 

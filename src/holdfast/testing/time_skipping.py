@@ -89,7 +89,7 @@ class SkippedTime:
             self._wake_those_due()
 
     def set_wall_clock(self, seconds: float) -> None:
-        """Set the wall clock forward, or with less than 0 back, by so many seconds; no time passes with that."""
+        """Move the wall clock forward by `seconds`, or back if negative; no time passes for timers."""
         self._wall_offset += seconds
 
     def run(self, main: Coroutine[Any, Any, Result]) -> Result:
@@ -358,7 +358,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_ours(thread: threading.Thread) -> bool:
-    """Whether what a thread does is counted where it is handed over: one of Holdfast's, of asyncio's, or of a pool."""
+    """Return whether a thread's work is counted when it is submitted: a thread of Holdfast, of asyncio or of a pool."""
     target = getattr(thread, "_target", None)
     return thread.name.startswith(_OURS) or target is concurrent.futures.thread._worker
 

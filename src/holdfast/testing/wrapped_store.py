@@ -72,7 +72,7 @@ POINTS: tuple[Point, ...] = ("before", "committed", "acknowledged")
 
 
 class Crash(BaseException):
-    """Stands for the death of the process, inside it. No `except Exception` can swallow it."""
+    """A simulated crash of the process. It is a `BaseException`, so `except Exception` does not catch it."""
 
 
 def kill_process() -> NoReturn:

@@ -181,7 +181,7 @@ class Accounts:
         return [place for seq, places in self._settled if counts(seq) for place in places]
 
     def portion(self, base: Portion, counts: Callable[[int], bool]) -> Portion:
-        """Return what the steps that count took, added to `base`."""
+        """Return `base` plus the steps, seconds and cost of the steps that `counts` selects."""
         every = [self._charges[place] for place in self.counting(counts)]
         return Portion(
             base.steps + sum(charge.finished for charge in every),

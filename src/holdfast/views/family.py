@@ -108,7 +108,7 @@ class Family(View):
 
 
 def family(journal: Journal, info: RunInfo) -> Family:
-    """Return all relatives of a run that are stored; of a parent that is not, what its forks know of it."""
+    """Return all stored relatives of a run; for a parent that is not stored, what its forks recorded of it."""
     found = relatives(journal.store, info)
     members = tuple(_member(journal, each, depth) for each, depth in islice(found, MOST_MEMBERS))
     return Family(info.run, members, next(found, None) is not None)

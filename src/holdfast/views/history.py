@@ -259,8 +259,8 @@ class History(View, Sequence[Point]):
 def history(journal: Journal, info: RunInfo, limit: int | None = None, before: int | None = None) -> History:
     """The newest `limit` checkpoints of a run that lie before entry `before`.
 
-    Only their entries are read, and those since the newest: of values that are stored as differences nothing is put
-    together, so that no entry before the page is needed.
+    Only the entries of this page, and those after the newest checkpoint, are read. Values that are stored as
+    differences are not rebuilt, so no earlier entry is needed.
     """
     store = journal.store
     stored = store.checkpoints(info.run, before, None if limit is None else limit + 1)

@@ -51,7 +51,7 @@ def _whole(value: Any) -> Any:
 
 
 def _operations(change: Change, after: Any, path: tuple[str | int, ...]) -> Iterator[Operation]:
-    """Yield the operations at `path`, where `after` is to be when they are done."""
+    """Yield the operations that make the value at `path` equal to `after`."""
     if isinstance(change, MapEdited):
         for key in change.removed:
             yield {"op": "remove", "path": pointer((*path, key))}

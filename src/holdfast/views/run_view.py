@@ -157,7 +157,7 @@ class StepView(View):
 
     @property
     def result(self) -> Any:
-        """All that it left behind last, decoded when it is first asked for; `None` if nothing."""
+        """The step's last update, decoded when it is first read; `None` if there is none."""
         return self._result(lambda op: read_or_unread(lambda: op.value))
 
     def _result(self, read: Callable[[Op], Any]) -> Any:
@@ -293,7 +293,7 @@ NO_STEPS = ("inputs", "output", "ledger")
 
 
 class Counts(NamedTuple):
-    """Finished steps, each visit for itself, and finished items of for-each steps."""
+    """Numbers of finished steps, counted once per visit, and of finished for-each items."""
 
     steps: int = 0
     items: int = 0
@@ -414,7 +414,7 @@ class Owner(View):
 
 @dataclass(frozen=True, slots=True)
 class RunLine(View):
-    """One run in a list of runs: no more than its plain facts and its newest checkpoint's place."""
+    """One run in a list of runs: only its facts and the position of its newest checkpoint."""
 
     JSON: ClassVar[str] = (
         "run_id workflow status dead=is_dead started_at updated_at wave next queue priority due_at tags"

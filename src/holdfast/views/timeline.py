@@ -58,7 +58,7 @@ _SHORT = 10
 
 
 def read_environment(raw: bytes, codec: Codec = CODEC) -> dict[str, Any]:
-    """Facts as a journal holds them, as plain data; nothing if there are none, or they cannot be read."""
+    """Return a stored environment as plain data; empty if there is none, or if it cannot be read."""
     if not raw:
         return {}
     try:

@@ -546,7 +546,7 @@ class _Compiler:
         return values_named(paths, self.definition.workflow)
 
     def _version(self, work: Work) -> Fingerprint:
-        """What tells whether a step is still the same: what it does, not how it is called, routed or described."""
+        """Return a fingerprint of what a step does, without its name, routes and description."""
         step = work.step
         own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
         own["named"] = self._named(work.paths)

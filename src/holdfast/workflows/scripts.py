@@ -182,7 +182,7 @@ class UnsafePlace(HoldfastError):
 
 
 class Script:
-    """One reading of a script. `result` is the script with every value inserted."""
+    """One pass over a script; `result` returns the script with every value inserted."""
 
     def __init__(self, script: str, insert: Insert, programs: Sequence[str] = ()) -> None:
         self._script, self._insert = script, insert
@@ -289,7 +289,7 @@ class Script:
         return found
 
     def _ahead(self) -> str:
-        """Return the next two characters, or the name of a variable that holds a value."""
+        """Return the `HOLDFAST_VALUE` variable at this position, else the next two characters."""
         found = _OWN.match(self._script, self._at)
         return found[0] if found else self._script[self._at : self._at + 2]
 

@@ -178,7 +178,7 @@ class Work:
         return {self.layout.items_key(self.step.name): {each["key"]: found}}
 
     def begun(self, state: State, record: Mapping[str, Any]) -> Update:
-        """Return the step's own record, of another visit unless the last one is still under way."""
+        """Return the update of the step's own record: one more visit, unless the last visit is still running."""
         before = self.layout.record(state, self.step.name)
         counted = {**record, "visits": before.get("visits", 0) + (before.get("status") != "running")}
         if self.group:

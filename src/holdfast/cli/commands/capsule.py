@@ -65,7 +65,7 @@ def capsule() -> None:
 
 
 def _passphrase(file: Path | None, *, new: bool) -> str | None:
-    """Return the passphrase of a file, the environment or the terminal, which asks twice for a `new` one."""
+    """Return the passphrase from a file, the environment or a terminal prompt, which asks twice for a `new` one."""
     if file is not None:
         return read_passphrase(file)
     if given := os.environ.get(VARIABLE):

@@ -86,7 +86,7 @@ class CheckpointView(View):
 
 
 def _steps(nodes: tuple[str, ...]) -> str:
-    """Return nodes as the steps they belong to, items only counted."""
+    """Return the names of the nodes' steps as text, with the count of those that occur more than once."""
     counts = Counter(map(base_name, nodes))
     return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"
 

@@ -374,7 +374,7 @@ class Steering:
         self._owned = has_owner(session.store, self._info)
 
     def changes(self, pairs: Sequence[str], step: str = "") -> dict[tuple[str, ...], Any]:
-        """Return changes of the state, or of what a step sees, by their places in the state."""
+        """Return changes to the state, or to the state that a step sees, by their paths in the state."""
         run = self._session.journal.load(self._info, Codec()).run
         return read_changes(run, self._workflow, pairs, step, is_of_file=self._is_of_file)
 

@@ -403,7 +403,7 @@ def fsck(session: Session, options: Options) -> int:
 
 
 def _meant(store: Store, run: str) -> str:
-    """Return a run's id by its beginning, unless damage prevents the search."""
+    """Return the id of the run that a prefix names; return the prefix itself if damage prevents the search."""
     try:
         return meant_run(store, run)
     except StoreError:

@@ -520,7 +520,7 @@ def _annotate(subject: Subject, command: RunCommand) -> list[Record]:
 
 
 def tags_after(info: RunInfo, record: RunAnnotated) -> RunInfo:
-    """Return a run's facts after an annotation: one of the run as a whole changes its tags."""
+    """Return a run's facts after an annotation. Only an annotation of the whole run changes its tags."""
     if record.at or not (record.add or record.remove):
         return info
     left = [tag for tag in info.tags if tag not in record.remove]

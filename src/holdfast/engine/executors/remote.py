@@ -96,7 +96,7 @@ class Kept(logging.Handler):
 class RemoteContext:
     """One attempt of one step, as its node sees it from another process.
 
-    It knows what `Context` knows; whatever needs the engine raises `Unavailable`, which names the way out.
+    It knows what `Context` knows; whatever needs the engine raises `Unavailable`, which names the alternative.
     """
 
     def __init__(self, facts: Facts, kept: Kept) -> None:

@@ -250,7 +250,7 @@ def _version(folder: Path) -> tuple[int, int, bytes]:
 
 
 def _append_facts(folder: Path, info: RunInfo) -> None:
-    """Add facts at the end of a journal whose lock is held; none to one that has no entries."""
+    """Append facts to a journal whose lock is held; do nothing if it has no entries."""
     with open_file(folder / "journal", writing=True) as journal:
         opened = RunFolder(folder, journal.fileno(), {})
         if opened.state is not None:

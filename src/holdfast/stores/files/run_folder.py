@@ -142,7 +142,7 @@ def write_index(folder: Path, state: State) -> None:
 
 
 def read_index(folder: Path, journal: int) -> State | None:
-    """Return what was written of a journal, if it is whole; whether it holds is seen when it is used."""
+    """Return the journal state from the index file, if it is intact. The caller checks that it is current."""
     try:
         raw = (folder / INDEX).read_bytes()
         if int(raw[:_CHECK], 16) != crc32(raw[_CHECK:]):

@@ -294,7 +294,7 @@ class FileStore(BaseStore):
         return self.directory / ".keys" / key.hex()
 
     def _owner(self, key: bytes) -> str | None:
-        """Return the folder that claimed `key`; it need not hold a run yet."""
+        """Return the name of the folder that is reserved for `key`; the folder may not hold a run yet."""
         try:
             name = self._key_path(key).read_bytes()
         except FileNotFoundError:

@@ -352,7 +352,10 @@ _OBSERVE = (
 
 
 class PostgresInspector(TableInspector):
-    """Reads the tables. Only a role that may see all rows can tell those of no run from those of other namespaces."""
+    """The inspector of the tables.
+
+    Only a role that can see all rows can tell orphaned rows from those of other namespaces.
+    """
 
     TABLES = ("entry", "snapshot", "inbox")
     STRAY = "FROM {table} WHERE NOT EXISTS (SELECT 1 FROM run WHERE no = run_no)"

@@ -169,7 +169,7 @@ class SqliteInspector(TableInspector):
         self.change(statement, self._number(run) << 32 | number)
 
     def put_facts(self, info: RunInfo, head: int, seen: Observed) -> None:
-        """Replace the row, which is found by its number: its id may be what is damaged in the index."""
+        """Replace the run's row, found by its row number, since the index of run ids may be damaged."""
         number = self._number(info.run)
 
         def put(writer: Writer) -> None:

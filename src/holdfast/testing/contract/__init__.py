@@ -238,9 +238,7 @@ class Reading(Opening):
         ],
     )
     def test_any_text_can_be_a_run_id(self, store: Store, reopen: Reopen, tmp_path: Path, run: str) -> None:
-        """Any text but the empty one is a run id, and none of them reaches another run or leaves the store's
-        place.
-        """
+        """Any text but the empty one is a run id; none of them reaches another run or a path outside the store."""
         create(store, "a")
         create(store, run, upto=2)
         store.post(run, b"hello")

@@ -57,7 +57,7 @@ Reopen = Callable[[], Store]
 
 
 class Opening:
-    """The fixtures that an author overrides."""
+    """The fixtures that the author of a store overrides."""
 
     is_store_contract = True
 

@@ -67,7 +67,7 @@ class Draft:
                 yield from self._placed(step.members, below, step.name)
 
     def declared(self, field: str) -> frozenset[str] | None:
-        """Return the names under a field of `workflow`, well or badly declared; None if it is unknown."""
+        """Return the names under a field of `workflow`, valid or not; `None` if they cannot be determined."""
         workflow = self.source.data.get("workflow")
         names = workflow.get(field) or {} if isinstance(workflow, dict) else None
         return frozenset(names) if isinstance(names, dict) else None

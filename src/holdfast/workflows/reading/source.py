@@ -215,7 +215,7 @@ class Reader:
             raise Stop(explain(error, page)) from None
 
     def count(self, place: Place, nodes: int, characters: int) -> None:
-        """Add to what the document holds once its aliases are written out."""
+        """Add to the size of the document with its aliases expanded; raise `Stop` if it is too large."""
         self._nodes += nodes
         self._characters += characters
         if self._nodes > MAX_NODES:
@@ -388,7 +388,7 @@ class _Document:
         return data
 
     def _key(self, event: Event, path: DataPath, depth: int) -> str | None:
-        """Return the text of a key; `None` after reporting why it is none."""
+        """Return the text of a key; report the problem and return `None` if it is not valid."""
         place = self._place(event)
         if not isinstance(event, yaml.ScalarEvent):
             if self._page.line(place.line)[: place.column].endswith("{{"):
