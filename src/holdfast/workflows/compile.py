@@ -546,9 +546,12 @@ class _Compiler:
         return values_named(paths, self.definition.workflow)
 
     def _version(self, work: Work) -> Fingerprint:
-        """Return a fingerprint of what a step does, without its name, routes and description."""
+        """Return a fingerprint of what a step does, without its name, routes and description.
+
+        Fields with their default value do not count, so that a new optional field changes no existing step.
+        """
         step = work.step
-        own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK)
+        own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK, exclude_defaults=True)
         own["named"] = self._named(work.paths)
         if step.for_each is not None:
             own["for_each"] = step.for_each.as_  # The others are for the nodes around the work.
@@ -571,9 +574,10 @@ def _part(step: Step, name: str, named: Sequence[tuple[str, Any]] = ()) -> Finge
     `named` are the values of the file that this names.
     """
     said = {"when", "with_", "after"} if name == "begin" else {"on_error"}
-    own = step.model_dump(mode="json", by_alias=True, include=said)
+    own = step.model_dump(mode="json", by_alias=True, include=said, exclude_defaults=True)
     if step.for_each is not None:
-        own["for_each"] = step.for_each.model_dump(mode="json", exclude={"max_parallel", "mode"})
+        around = {"max_parallel", "mode"}
+        own["for_each"] = step.for_each.model_dump(mode="json", exclude=around, exclude_defaults=True)
     if step.parallel is not None:
         own["members"] = [[member.name, member.on_error] for member in step.members]
         own["on_error"] = on_error_of(step)

@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from holdfast import Command, State, register_type
+from holdfast.engine.context import Context
 from holdfast.engine.executors.process_pool import MainProcess, MainProgram
-from holdfast.engine.executors.remote import Facts, NotSent, Reply, SentState, Task, perform
+from holdfast.engine.executors.remote import (
+    WAYS_OUT,
+    Facts,
+    NotSent,
+    RemoteContext,
+    Reply,
+    SentState,
+    Task,
+    perform,
+)
 from holdfast.errors import CodecError, ExecutorLost, HoldfastError
 from holdfast.graph.validation import choice_of
 from holdfast.state.codec import Codec
@@ -156,3 +166,10 @@ def test_a_main_program_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(HoldfastError, match="cannot be loaded: not here; put what starts the run under"):
         MainProgram().load(here)
+
+
+def test_every_name_of_a_context_is_known_in_another_process() -> None:
+    """A new one is added to `RemoteContext`, to its facts, or to what is refused there with a way out."""
+    public = {name for name in dir(Context) if not name.startswith("_")}
+
+    assert public <= {*WAYS_OUT, *Facts._fields, *vars(RemoteContext)}

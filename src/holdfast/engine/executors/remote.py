@@ -36,7 +36,7 @@ MOST_SPENT = 10_000
 """How many lines of the ledger one step may bring back."""
 
 _ELSEWHERE = "put it into a node of its own without that executor"
-_WAYS_OUT = {
+WAYS_OUT = {
     "ask": _ELSEWHERE,
     "ask_all": _ELSEWHERE,
     "once": "put what must not be repeated into a node of its own",
@@ -106,7 +106,7 @@ class RemoteContext:
         self._logger.addHandler(kept)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _WAYS_OUT:
+        if name in WAYS_OUT:
             return self._refuse(name)
         if name in Facts._fields and not name.startswith("_"):
             return getattr(self._facts, name)
@@ -140,7 +140,7 @@ class RemoteContext:
 
     def _refuse(self, name: str) -> NoReturn:
         raise Unavailable(
-            f"ctx.{name} does not work in {self._facts.where}, which has no way back to the run: {_WAYS_OUT[name]}"
+            f"ctx.{name} does not work in {self._facts.where}, which has no way back to the run: {WAYS_OUT[name]}"
         )
 
 
