@@ -79,7 +79,9 @@ def test_repair_needs_a_yes_where_nobody_can_be_asked(call: Call, damaged: None)
     assert done.code == 0 and done.json["fine"] is True
     assert done.json["repair"]["runs"][0]["new_run_id"] == "broken-run-repaired"
     again = call("store", "fsck", "--repair", "--yes")
-    assert again.code == 0 and "repaired run broken-run (" in again.out and "nothing damaged" in again.out
+    assert again.code == 0 and "repaired run broken-run (" in again.out
+    assert "entry 3 is damaged (its checksum does not match)" in again.out
+    assert "2 runs fine, 1 run damaged and repaired as another\n" in again.out
     listed = {run["run_id"]: run["status"] for run in call("runs", "--json").json["runs"]}
     assert listed == {
         "broken-run": "damaged",

@@ -20,12 +20,16 @@ from holdfast import ExecutionError, Retention, RunNotFound, StoreError, open_st
 from holdfast.engine.commands.control import answer
 from holdfast.engine.retention import janitor
 from holdfast.engine.transfer import CopiedRun, CopyOutcome, copy_runs
+from holdfast.fleet.queues import Limits
 from holdfast.journal import copying
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.stores.base import Append, Conflict, Entry, Message, RunInfo, Store
+from holdfast.stores.files.store import FileStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import Crash
 from tests.graphs import chain
+from tests.integrity.damage import sql
 from tests.stores.copied_runs import (
     Lives,
     Mortal,
@@ -120,6 +124,44 @@ def check_copies(source_url: str, target_url: str) -> None:
     assert asking(target).resume("asked", answer="go").state["log"] == ["a", "go", "c"]
     source.close()
     target.close()
+
+
+def test_a_copy_says_which_runs_it_left_out_and_what_else(tmp_path: Path, target: Store) -> None:
+    """S1.17: runs whose facts or journals are damaged, rows of no run, and other namespaces are named."""
+    source, files = open_store(f"sqlite:///{tmp_path}/source.db"), open_store(f"file:{tmp_path}/files")
+    assert isinstance(source, SqliteStore) and isinstance(files, FileStore)
+    for store in (source, files, *(open_store(f"{url.url}?namespace=team") for url in (source, files))):
+        for run in ("good", "lost", "wrong"):
+            chain("a").compile(store).invoke({}, run_id=run)
+    sql(source, "DELETE FROM runs WHERE run = 'lost'")
+    sql(source, "UPDATE runs SET status = 'paused' WHERE run = 'wrong'")
+    (files.directory / "lost" / "journal").unlink()
+
+    report = copy_runs(source, target)
+    assert {run.run: str(run.outcome) for run in report.runs} == {"good": "copied", "wrong": "damaged"}
+    assert report.left_out == ("2 rows of table entries are of no run", "another namespace, source@team.db")
+    assert copy_runs(source, target, runs=["good"]).left_out == ()
+
+    report = copy_runs(files, open_store("memory://"))
+    assert {run.run: str(run.outcome) for run in report.runs} == {
+        "good": "copied",
+        "wrong": "copied",
+        "lost": "damaged",
+    }
+    assert report.left_out == ("another namespace, @team",)
+
+
+def test_a_copy_of_a_server_names_queues_schedules_and_namespaces(postgres_url: str, target: Store) -> None:
+    """S1.17: what belongs to no run is left out, and named."""
+    server = open_store(postgres_url)
+    chain("a").compile(server).invoke({}, run_id="r")
+    chain("a").compile(open_store(f"{postgres_url}&namespace=team")).invoke({}, run_id="r")
+    Limits(server).set("slow", max_running=1)
+
+    report = copy_runs(server, target)
+
+    assert report.left_out == ("queues with their limits: 1", "another namespace, team")
+    assert [str(run.outcome) for run in report.runs] == ["copied"]
 
 
 def test_a_pruned_journal_is_copied_from_its_horizon_on(

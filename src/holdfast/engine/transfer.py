@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
@@ -48,6 +48,7 @@ from holdfast.journal.provenance import Provenance
 from holdfast.journal.sealing import Seal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Conflict, Entry, Message, RunInfo, Store, wait_for_change
+from holdfast.stores.inspection import Inspector, inspecting
 from holdfast.values import RunStatus
 
 # What became of the runs that were copied from one store to another.
@@ -88,10 +89,14 @@ class CopiedRun:
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What became of every run. `stopped` says that not all were looked at."""
+    """What became of every run. `stopped` says that not all were looked at.
+
+    `left_out` names what else the source holds, if all of it was to be copied: queues, schedules, other namespaces.
+    """
 
     runs: tuple[CopiedRun, ...]
     stopped: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[CopiedRun, ...]:
@@ -141,17 +146,30 @@ def copy_runs(
         raise StoreError(f"{source.url} cannot be copied to itself; give another store to copy to")
     wanted, seal = _wanted(source, runs, workflow, status), Seal.from_environment(os.environ)
     origin = Provenance(f"store {source.url}", clock.time()).text() if foreign else ""
-    own = cast(Store, _Stranger(source, seal)) if foreign else source
-    transfer, done = _Transfer(own, target, move, wait, stopped, seal, origin), list[CopiedRun]()
+    own = _Stranger(source, seal) if foreign else source
+    transfer, done = _Transfer(cast(Store, own), target, move, wait, stopped, seal, origin), list[CopiedRun]()
     for info in wanted:
         if stopped():
             return CopyReport(tuple(done), stopped=True)
         copied = transfer.carry(info)
         if copied is not None:
+            if isinstance(own, _Stranger) and not copied.is_problem and not copied.note:
+                copied = dataclasses.replace(copied, note=own.withheld(info.run))
             done.append(copied)
             if progress is not None:
                 progress(copied, len(done), len(wanted))
-    return CopyReport(tuple(done))
+    if runs is not None or workflow is not None or status is not None:
+        return CopyReport(tuple(done))
+    with inspecting(source) as inspector:
+        lost = _lost(inspector, {info.run for info in wanted})
+        return CopyReport((*done, *lost), left_out=tuple(inspector.beside_runs()))
+
+
+def _lost(inspector: Inspector, known: Set[str]) -> Iterator[CopiedRun]:
+    """Yield the runs whose facts are there and which the store neither lists nor finds."""
+    for info in inspector.runs().infos:
+        if info.run not in known and not inspector.store.runs(run=info.run) and inspector.observe(info.run):
+            yield _copied(info, CopyOutcome.DAMAGED, note="its journal cannot be found")
 
 
 def _wanted(
@@ -159,7 +177,16 @@ def _wanted(
 ) -> list[RunInfo]:
     """The runs that match, those that were touched last at the end."""
     if runs is None:
-        return source.runs(workflow=workflow, status=status)[::-1]
+        try:
+            return source.runs(workflow=workflow, status=status)[::-1]
+        except CorruptJournal:  # The facts of one are damaged: it is found when it is copied.
+            with inspecting(source) as inspector:
+                infos = sorted(inspector.runs().infos, key=lambda info: info.updated_at)
+            return [
+                info
+                for info in infos
+                if workflow in (None, info.workflow) and (status is None or info.status in status)
+            ]
     wanted: list[RunInfo] = []
     for run in dict.fromkeys(runs):
         if not source.runs(run=run):
@@ -188,6 +215,11 @@ class _Stranger:
                 f"run {run!r} cannot be read, and so not be taken from a stranger: {error}"
             ) from None
         return [message for message in self._store.inbox(run, after) if message.number <= seen]
+
+    def withheld(self, run: str) -> str:
+        """Return how many commands wait in the inbox of a run, as a note; empty if none do."""
+        number = len(self._store.inbox(run)) - len(self.inbox(run))
+        return f"commands that wait in its inbox were left out: {number}" if number > 0 else ""
 
 
 class _Changed(Exception):

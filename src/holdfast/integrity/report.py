@@ -138,6 +138,11 @@ class StoreReport(View):
         return tuple(run for run in self.runs if not run.is_fine and not run.repaired_as)
 
     @property
+    def repaired(self) -> tuple[RunReport, ...]:
+        """Return the runs that stay damaged and whose intact part is in another run."""
+        return tuple(run for run in self.runs if not run.is_fine and run.repaired_as)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """Return all damage that is not repaired yet."""
         of_runs = (f"run {run.run!r}: {damage}" for run in self.damaged for damage in run.damages)

@@ -89,6 +89,10 @@ class Inspector:
         """Return what a crash left behind and nobody needs; no damage."""
         return []
 
+    def beside_runs(self) -> list[str]:
+        """Return what the store holds that belongs to none of the runs of its namespace: a copy does not have it."""
+        return []
+
     def runs(self) -> Listing:
         """Return all runs."""
         try:
@@ -204,6 +208,13 @@ class TableInspector(Inspector):
         raise NotImplementedError
 
     def problems(self) -> list[str]:
+        return self.strays()
+
+    def beside_runs(self) -> list[str]:
+        return self.strays()
+
+    def strays(self) -> list[str]:
+        """Return how many rows of each table are of no run."""
         found = []
         for table in self.tables():
             try:
@@ -229,6 +240,12 @@ class TableInspector(Inspector):
             except StoreError:
                 continue  # A table that cannot be read is reported as a problem.
         return done
+
+
+def put_aside(folder: Path) -> list[str]:
+    """Return a line about a folder with what repairs have replaced, if there is one."""
+    number = len(list(folder.iterdir())) if folder.is_dir() else 0
+    return [f"{folder}: what repairs have replaced, {number} files"] if number else []
 
 
 def plain_json(value: Any) -> bytes:

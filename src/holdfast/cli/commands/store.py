@@ -131,7 +131,8 @@ def copy(session: Session, options: Options) -> int:
     """Copy runs from one store to another, or move them: all, or those that are named.
 
     FROM and TO are URLs of stores. Every checksum is verified on the way; a damaged run, or one that TO has with
-    another history, is left out, and then the exit code is 1. Copying again copies what is new. A run under way is
+    another history, is left out, and then the exit code is 1. What belongs to no run (queues, schedules, other
+    namespaces) is left out, too, and named. Copying again copies what is new. A run under way is
     copied as far as it is, and can be resumed there; with --move it is asked to pause first. A store that somebody gave
     you is untrusted: copy it with --foreign before you resume any of its runs.
 
@@ -201,7 +202,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-COPY_KEYS = "from, to, stopped, counts, runs"
+COPY_KEYS = "from, to, stopped, counts, runs, left_out"
 COPIED_KEYS = "run_id, workflow, outcome, entries, bytes, note"
 
 
@@ -228,6 +229,7 @@ def _print_copies(session: Session, report: CopyReport, source: str, target: str
                 "stopped": stopped,
                 "counts": counts,
                 "runs": runs,
+                "left_out": report.left_out,
             }
         )
         return
@@ -235,6 +237,8 @@ def _print_copies(session: Session, report: CopyReport, source: str, target: str
         if copied.note:
             label = f"left out ({copied.outcome})" if copied.is_problem else "note"
             click.echo(f"{label}: run {one_line(copied.run)}: {one_line(copied.note, 500)}", err=True)
+    for text in report.left_out:
+        click.echo(f"left out: {one_line(text, 500)}", err=True)
     entries = sum(copied.entries for copied in report.runs)
     noun = "entry" if entries == 1 else "entries"
     new = f" ({entries:,} new {noun}, {size(sum(copied.size for copied in report.runs))})" if entries else ""
@@ -365,9 +369,10 @@ def migrate(session: Session, options: Options) -> int:
 def fsck(session: Session, options: Options) -> int:
     """Verify every run of a store, or those that are named: all checksums, snapshots, checkpoints and facts.
 
-    Prints what is damaged, what is intact, and the last good checkpoint; the exit code is 1 if something is damaged.
-    With --repair a run whose journal is damaged stays as it is, and a new run, RUN-repaired, has everything up to the
-    damage and can be resumed; snapshots, facts and indexes are written again.
+    Prints what is damaged, what is intact, and the last good checkpoint; the exit code is 1 if something is damaged
+    and not repaired. With --repair a run whose journal is damaged stays as it is, and a new run, RUN-repaired, has
+    everything up to the damage and can be resumed; snapshots, facts and indexes are written again. Later checks list
+    the damaged run as repaired until it is deleted.
 
     \b
     Example:
@@ -430,10 +435,21 @@ def _print_report(session: Session, report: StoreReport, done: StoreRepair | Non
         click.echo(text, err=True)
     if any(run.is_repairable for run in report.runs):
         click.echo(f"repair with: holdfast store fsck --repair{store_words(url)}")
-    damaged = len(report.damaged)
-    sound = "nothing damaged" if report.is_fine else "damaged"
-    ends = f"{count(damaged, 'run')} damaged" if damaged else sound
-    click.echo(f"{url}: {count(len(report.runs) - damaged, 'run')} fine, {ends}")
+    click.echo(f"{url}: {_counted(report)}")
+
+
+def _counted(report: StoreReport) -> str:
+    """Return how many runs are fine, damaged and repaired as another run, and damaged."""
+    fine = sum(run.is_fine for run in report.runs)
+    parts = [
+        (fine, "fine"),
+        (len(report.repaired), "damaged and repaired as another"),
+        (len(report.damaged), "damaged"),
+    ]
+    found = [f"{count(number, 'run')} {what}" for number, what in parts if number or what == "fine"]
+    if len(found) == 1:
+        found.append("nothing damaged" if report.is_fine else "damaged")
+    return ", ".join(found)
 
 
 def _print_damaged(run: RunReport) -> None:

@@ -24,7 +24,15 @@ from holdfast.stores.files.run_folder import (
     read_single,
     scan_journal,
 )
-from holdfast.stores.inspection import Found, Inspector, Keep, Listing, Observed, changed_meanwhile
+from holdfast.stores.inspection import (
+    Found,
+    Inspector,
+    Keep,
+    Listing,
+    Observed,
+    changed_meanwhile,
+    put_aside,
+)
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
@@ -65,7 +73,13 @@ class FileInspector(Inspector):
             found += [f"{path}: a run that was never begun" for path in self._folders() if _is_unborn(path)]
             keys = {info.key.hex() for info in self.runs().infos}
             unused = (path for path in self._keys() if path.name not in keys)
-            return found + [f"{path}: the key of a run that was never begun" for path in unused]
+            found += [f"{path}: the key of a run that was never begun" for path in unused]
+            return found + put_aside(self.lost_and_found())
+
+    def beside_runs(self) -> list[str]:
+        with explained(self._root):
+            others = [path for path in _listed(self._root) if path.name.startswith("@") and path.is_dir()]
+            return [*self.runs().problems, *(f"another namespace, {path.name}" for path in others)]
 
     def _keys(self) -> list[Path]:
         return [path for path in _listed(self._root / ".keys") if not path.name.startswith(".")]

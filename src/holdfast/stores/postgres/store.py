@@ -344,6 +344,10 @@ _INVALID = (
     "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s AND NOT (i.indisvalid AND i.indisready)"
 )
 _FAILURES = "SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()"
+_OTHER_NAMESPACES = (
+    "SELECT namespace FROM topic_key WHERE namespace <> %s "
+    "AND EXISTS (SELECT FROM run WHERE run.namespace = topic_key.namespace) ORDER BY namespace"
+)
 _THE_RUN = "FROM run WHERE namespace = %s AND run = %s"
 _OBSERVE = (
     "SELECT no, head, (SELECT min(seq) FROM entry WHERE run_no = no), (SELECT max(seq) FROM entry WHERE run_no = no), "
@@ -371,6 +375,15 @@ class PostgresInspector(TableInspector):
                     f"the server has found {failures} damaged pages in this database (pg_stat_database)"
                 )
         return [*found, *super().problems()]
+
+    def beside_runs(self) -> list[str]:
+        found = super().beside_runs()
+        for table, noun in (("queue", "queues with their limits"), ("schedule", "schedules")):
+            query = f"SELECT count(*) FROM {table} WHERE namespace = %s"
+            ((count,),) = self.rows(query, self.store.namespace)
+            found += [f"{noun}: {count}"] if count else []
+        others = self.rows(_OTHER_NAMESPACES, self.store.namespace)
+        return found + [f"another namespace, {name}" for (name,) in others]
 
     def tables(self) -> Sequence[str]:
         ((is_restricted,),) = self.rows("SELECT row_security_active('run')")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from holdfast.errors import CorruptJournal, StoreError, problem_of
-from holdfast.stores.base import FACTS, LAST_SEQ, Entry, Message, RunInfo, Snapshot
+from holdfast.stores.base import DEFAULT_NAMESPACE, FACTS, LAST_SEQ, Entry, Message, RunInfo, Snapshot
 from holdfast.stores.inspection import (
     Found,
     Keep,
@@ -20,6 +21,7 @@ from holdfast.stores.inspection import (
     TableInspector,
     changed_meanwhile,
     plain_json,
+    put_aside,
 )
 from holdfast.stores.sqlite.connection import (
     APPLICATION_ID,
@@ -65,6 +67,13 @@ class SqliteInspector(TableInspector):
 
     def problems(self) -> list[str]:
         return [*self._checked(), *super().problems()]
+
+    def beside_runs(self) -> list[str]:
+        path, found = self.store.path, super().beside_runs()
+        if self.store.namespace != DEFAULT_NAMESPACE:
+            return found
+        pattern = f"{glob.escape(path.stem)}@*{glob.escape(path.suffix)}"
+        return found + [f"another namespace, {other.name}" for other in sorted(path.parent.glob(pattern))]
 
     def _checked(self) -> list[str]:
         """Return what SQLite finds."""
@@ -178,6 +187,9 @@ class SqliteInspector(TableInspector):
             writer.connection.execute(PUT_FACTS, (*facts_row(info, head), number))
 
         self.store.change(put)
+
+    def leftovers(self) -> list[str]:
+        return put_aside(self.lost_and_found())
 
     def lost_and_found(self) -> Path:
         return self.store.path.with_name(f"{self.store.path.name}.lost+found")
