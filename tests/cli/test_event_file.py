@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Event, StoreError
-from holdfast.cli.progress import EventFile, event_file
+from holdfast.cli.run_files import EventFile, event_file
 
 
 def written(path: Path) -> list[dict[str, Any]]:

@@ -363,14 +363,19 @@ class Execution:
             progress.keep_items(dict(self._before.items))
             progress.cost = self._before.spent
         self._replanned = self._config(run_id).get(REPLANNED)
+
+        def read_state(run: str, checkpoint: str) -> Any:
+            return self._app.get_state(run, checkpoint_id=checkpoint)
+
         with watching(
-            self._options, progress, self._workflow.name, run_id, self._url, self._workflow.scrub
+            self._options, progress, self._workflow.name, run_id, self._url, self._workflow.scrub, read_state
         ) as watch:
             announcer = self._workflow.announcer()
             announcer.started(run_id)
             ending, code = self._ended(watch, begin)
             if ending is not None:
                 announcer.ended(ending.run_id, str(ending.status), ending.error or "")
+                watch.note(ending.lines())
         if ending is not None:
             self._print(ending)
         return code

@@ -123,7 +123,7 @@ WORKFLOW = click.argument("workflow", metavar="WORKFLOW", type=file_path(exists=
 INPUT = repeated(
     "-i --input pairs",
     "NAME=VALUE",
-    "An input; NAME=@FILE reads it from a file, NAME:=JSON gives it typed.",
+    "An input; NAME=@FILE reads it from a file, NAME:=JSON gives it typed. All at once: a JSON object, or @FILE.",
 )
 INPUTS_FILE = value("--inputs inputs_file", "FILE", "Inputs as a JSON object; - is stdin.")
 RUN_ID = value("--run-id", "ID", "The id of the new run; by default a random one.")
@@ -304,9 +304,21 @@ EXECUTION = (
     ),
     flag("-q --quiet", "Print the output of the run and nothing else."),
     value("--events", "FILE", "Append every event to FILE, one JSON object a line; - is stdout."),
+    flag("--stream", "Print every event, one JSON object a line: the same as --events -."),
     number("--heartbeat", 0.1, "SECONDS", "In plain lines: print that often which steps are still running."),
+    value("--log-file", "FILE", "Append the plain lines of the execution to FILE."),
+    value(
+        "--trace-file", "FILE", "Append the time of every attempt of a step to FILE, one JSON object a line."
+    ),
+    value("--debug-state", "DIR", "Write the state after each checkpoint to a file in DIR."),
 )
 """The options of commands that execute a run: see `ExecutionOptions`."""
+
+WATCHING = (
+    *("interactive", "auto_continue", "fail_on_state", "events", "stream", "heartbeat"),
+    *("log_file", "trace_file", "debug_state"),
+)
+"""Those of them that make no sense if the run is not executed by the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,11 +333,19 @@ class ExecutionOptions:
     """`None`: if there is somebody at a terminal."""
     auto_continue: bool = False
     fail_on_state: tuple[str, ...] = ()
+    log_file: str | None = None
+    trace_file: str | None = None
+    debug_state: str | None = None
 
     @classmethod
     def given(cls, options: Options) -> ExecutionOptions:
         """Return the options of a command."""
-        return cls(**{each.name: getattr(options, each.name) for each in fields(cls)})
+        found = {each.name: getattr(options, each.name) for each in fields(cls)}
+        if options.stream:
+            if options.events is not None:
+                raise click.UsageError("--stream writes the events to stdout; give it or --events, not both")
+            found["events"] = STDOUT
+        return cls(**found)
 
     def __post_init__(self) -> None:
         """Refuse options that exclude each other."""

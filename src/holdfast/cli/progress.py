@@ -1,31 +1,25 @@
-"""A run as it goes on: its progress, a row per step, and plain lines, one per event; its events as NDJSON."""
+"""A run as it goes on: its progress, a row per step, and plain lines, one per event."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from holdfast.cli.options import STDOUT, ExecutionOptions
-from holdfast.cli.output import visible
+from holdfast.cli.options import ExecutionOptions
 from holdfast.cli.render import clock, duration, one_line
-from holdfast.errors import StoreError
+from holdfast.cli.run_files import Scrub, StateFiles, event_file, text_file, trace_file
 from holdfast.events import Event, MultiObserver, Observer
 from holdfast.threads import started
-from holdfast.views.plain import plain
 
 Answer = TypeVar("Answer")
-Scrub = Callable[[Any], Any]
 _LONGEST = 2_000
 
 PENDING, RUNNING, RETRYING, DONE, KEPT = "pending", "running", "retrying", "done", "kept"
@@ -461,99 +455,25 @@ class Heartbeat:
             self._beat()
 
 
-# Events as NDJSON.
-
-
-_ACCOMPANYING = frozenset(
-    {"wave.start", "state.update", "state.create", "edge.transition", "edge.evaluate", "checkpoint.save"}
-)
-"""Events that others follow at once, with which they are written."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain).encode
-
-
-class EventFile:
-    """An observer that writes every event, without secrets, in whole lines."""
-
-    def __init__(self, descriptor: int, scrub: Scrub | None = None) -> None:
-        self._descriptor, self._scrub = descriptor, scrub or (lambda value: value)
-        self._lock = threading.Lock()
-        self._waiting = b""
-        self._gone = False
-
-    def on_event(self, event: Event) -> None:
-        """Write one event; once the reader is gone, nothing more."""
-        if self._gone:
-            return
-        line = self._text(event).encode("utf-8", "backslashreplace") + b"\n"
-        with self._lock:
-            self._waiting += line
-            if event.type not in _ACCOMPANYING:
-                self._flush()
-
-    def close(self) -> None:
-        """Write the lines that still wait."""
-        with self._lock:
-            self._flush()
-
-    def _text(self, event: Event) -> str:
-        content = {
-            "type": event.type,
-            "timestamp": event.timestamp,
-            "run_id": event.run_id,
-            "node": event.node,
-            "data": {key: value for key, value in event.data.items() if key != "state"},
-        }
-        try:
-            text = _encode(content)
-        except (TypeError, ValueError):
-            text = json.dumps(plain(content), ensure_ascii=False)
-        if self._scrub(text) != text:
-            text = json.dumps(self._scrub(plain(content)), ensure_ascii=False)
-        return visible(text)
-
-    def _flush(self) -> None:
-        lines, self._waiting = self._waiting, b""
-        try:
-            while lines:
-                lines = lines[os.write(self._descriptor, lines) :]
-        except OSError:
-            self._gone = True
-
-
-@contextlib.contextmanager
-def event_file(target: str, scrub: Scrub | None = None) -> Iterator[EventFile]:
-    """Open an `EventFile` that appends to a file, whose folders are created, or that writes to stdout for `-`."""
-    with contextlib.ExitStack() as stack:
-        if target == STDOUT:
-            sys.stdout.flush()
-            descriptor = sys.stdout.fileno()
-        else:
-            path = Path(target)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            except OSError as error:
-                raise StoreError(
-                    f"events cannot be written to {path}: {error.strerror}; choose another file"
-                ) from None
-            stack.callback(os.close, descriptor)
-        file = EventFile(descriptor, scrub)
-        stack.callback(file.close)
-        yield file
-
-
 # The observers of an execution.
 
 
 class Watch:
     """Runs functions while the views of an execution are shown."""
 
-    def __init__(self, views: Iterable[Any], observers: Sequence[Observer]) -> None:
-        self._views = tuple(views)
+    def __init__(
+        self, views: Iterable[Any], observers: Sequence[Observer], log: IO[str] | None = None
+    ) -> None:
+        self._views, self._log = tuple(views), log
         self.observer: Observer | None = observers[0] if len(observers) == 1 else None
         if len(observers) > 1:
             self.observer = MultiObserver(*observers)
+
+    def note(self, lines: Iterable[str]) -> None:
+        """Write lines to the log file, if there is one."""
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                self._log.write("".join(f"{line}\n" for line in lines))
 
     def during(self, execute: Callable[[Observer | None], Answer]) -> Answer:
         """Return what a function returns, and show the views while it runs."""
@@ -568,25 +488,39 @@ class Watch:
 
 @contextlib.contextmanager
 def watching(
-    options: ExecutionOptions, progress: Progress, title: str, run_id: str, store: str, scrub: Scrub
+    options: ExecutionOptions,
+    progress: Progress,
+    title: str,
+    run_id: str,
+    store: str,
+    scrub: Scrub,
+    read_state: Callable[[str, str], Any],
 ) -> Iterator[Watch]:
-    """Set up the views that the options ask for: the live view or plain lines, and the file of events."""
+    """Set up the views that the options ask for: the live view or plain lines, and the files."""
     views: list[Any] = []
+    log: IO[str] | None = None
+    questions = [row.name for row in progress.rows.values() if row.kind == "ask"]
     with contextlib.ExitStack() as stack:
         if options.is_live:
             from holdfast.cli.live import LiveView  # It loads rich.
 
             views.append(LiveView(progress, title, run_id, store))
         elif options.is_verbose:
-            questions = [row.name for row in progress.rows.values() if row.kind == "ask"]
             views.append(Lines(options.out, scrub, options.heartbeat, questions))
+        has_lines = bool(views) and not options.is_live
+        if options.log_file is not None:
+            log = stack.enter_context(text_file(options.log_file))
+            views.append(Lines(log, scrub, options.heartbeat, questions))
         observers = list(views)
+        if options.trace_file is not None:
+            observers.append(stack.enter_context(trace_file(options.trace_file, scrub)))
+        if options.debug_state is not None:
+            observers.append(StateFiles(options.debug_state, read_state, scrub))
         if options.events is not None:
             observers.append(stack.enter_context(event_file(options.events, scrub)))
-        has_lines = bool(views) and not options.is_live
         stack.enter_context(scrubbed_records(scrub))
         stack.enter_context(logged_warnings(scrub, logging.ERROR if has_lines else logging.WARNING))
-        yield Watch(views, observers)
+        yield Watch(views, observers, log)
 
 
 @contextlib.contextmanager

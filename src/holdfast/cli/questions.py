@@ -241,16 +241,20 @@ def _chosen(word: str, choices: Sequence[Any], schema: Mapping[str, Any] | None,
 def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the inputs of `--inputs FILE` and `-i`: typed ones, and texts that still have to be read by type.
 
-    A pair is `name=text`, `name=@file` (the file's text) or `name:=json`. Pairs win over the file.
+    A pair is `name=text`, `name=@file` (the file's text) or `name:=json`; or it is all inputs: a JSON object, or
+    `@file` with one. Pairs win over the file, and later pairs over earlier ones.
     """
     typed: dict[str, Any] = {}
     text: dict[str, str] = {}
     if file is not None:
         where = f"--inputs {file}"
-        typed = read_json(sys.stdin.read() if file == "-" else _text_of(Path(file), where), where)
-        if not isinstance(typed, dict):
-            raise click.BadParameter(f"{where} must hold a JSON object, not {type(typed).__name__}")
+        typed = _object(sys.stdin.read() if file == "-" else _text_of(Path(file), where), where)
     for pair in pairs:
+        if pair.startswith(("@", "{")):
+            found = _object(_text_of(Path(pair[1:]), pair) if pair[0] == "@" else pair, f"--input {pair}")
+            typed |= found
+            text = {known: value for known, value in text.items() if known not in found}
+            continue
         name, mark, value = pair.partition("=")
         if not mark or not name.rstrip(":"):
             raise click.BadParameter(f"{pair!r} is not NAME=VALUE (or NAME=@FILE, or NAME:=JSON)")
@@ -262,6 +266,13 @@ def read_inputs(file: str | None, pairs: Sequence[str]) -> tuple[dict[str, Any],
         else:
             text[plain_name] = _text_of(Path(value[1:]), pair) if value.startswith("@") else value
     return typed, text
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    found = read_json(text, where)
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{where} must hold a JSON object, not {type(found).__name__}")
+    return found
 
 
 def _text_of(path: Path, where: str) -> str:

@@ -22,6 +22,7 @@ from holdfast.cli.options import (
     SET,
     STORE,
     TRUST,
+    WATCHING,
     ExecutionOptions,
     Options,
     RunOptions,
@@ -152,8 +153,7 @@ def _free_id(session: Session, run_id: str | None) -> str:
 
 def _refuse_unused(options: Options) -> None:
     """Refuse options of an execution if the fork is not executed."""
-    names = ("interactive", "auto_continue", "fail_on_state", "quiet", "events", "heartbeat")
-    given = [name for name in names if getattr(options, name) not in (None, False, ())]
+    given = [name for name in (*WATCHING, "quiet") if getattr(options, name) not in (None, False, ())]
     if options.interactive is False:
         given.append("no-interactive")
     if given:

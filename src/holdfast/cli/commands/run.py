@@ -31,6 +31,7 @@ from holdfast.cli.options import (
     RUN_OPTIONS,
     STORE,
     TRUST,
+    WATCHING,
     WORKFLOW,
     ExecutionOptions,
     Options,
@@ -141,7 +142,6 @@ RUN@3, a workflow file or a checkpoint file (.pkl). A workflow means its latest 
 latest unfinished run of the store is resumed."""
 _TO_ENGINE = ("if_interrupted", "on_change", "takeover", "rerun_changed")
 _HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "remap", "plan")
-_WATCHING = ("interactive", "auto_continue", "fail_on_state", "events", "heartbeat")
 """The options that are only for a resume in this process."""
 
 
@@ -199,7 +199,7 @@ def resume(session: Session, options: Options) -> int:
     how = ExecutionOptions.given(options)
     confirmation = Confirmation(options.trust, how.asks)
     if options.detach:
-        if any(getattr(options, name) for name in (*_HERE, *_WATCHING)):
+        if any(getattr(options, name) for name in (*_HERE, *WATCHING)):
             raise click.UsageError(
                 "--detach takes --answer, --queue, --priority and --trust; other options are for a resume here"
             )

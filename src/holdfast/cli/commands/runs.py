@@ -316,6 +316,8 @@ def _waits_for(pause: PauseView) -> str:
     RUN,
     flag("-f --follow", "Continue until the run ends; a paused run has not ended."),
     number("--since", 0, "SEQ", "Only what was stored after this entry of the journal.", 0),
+    flag("--replay", "Print the events at the pace at which they happened."),
+    number("--speed", 0.001, "TIMES", "Replay so many times as fast.", 1.0),
     every(0.3),
     STORE,
     JSON,
@@ -328,12 +330,17 @@ def events(session: Session, options: Options) -> int:
     \b
     Example:
       holdfast events research --follow
+      holdfast events research --replay --speed 20
       holdfast events research --json | jq -r 'select(.type == "node.error") | .text'
     """
+    if options.follow and options.replay:
+        raise click.UsageError(
+            "--follow prints events as they happen, --replay those of the past; give one of them"
+        )
     run_id = session.run(options.run).run
     timeline = Timeline(session.journal, run_id, options.since)
     try:
-        _print_events(session, timeline)
+        _print_events(session, timeline, options.speed if options.replay else None)
         while options.follow and _continues(session, run_id, timeline):
             time.sleep(options.every)
             _print_events(session, timeline)
@@ -342,8 +349,13 @@ def events(session: Session, options: Options) -> int:
     return COMPLETED
 
 
-def _print_events(session: Session, timeline: Timeline) -> None:
+def _print_events(session: Session, timeline: Timeline, speed: float | None = None) -> None:
+    """Print the events that were stored since the last call; with a speed, at the pace at which they happened."""
+    last = None
     for each in timeline.read():
+        if speed is not None and last is not None:
+            time.sleep(max(0.0, (each.at - last).total_seconds()) / speed)
+        last = each.at
         text = f"{local_time(each.at)}  {each.seq:>5}  {one_line(each.text, 500)}"
         click.echo(json_text(each, indent=None) if session.as_json else text)
 

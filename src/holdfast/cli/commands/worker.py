@@ -19,8 +19,9 @@ import click
 from holdfast.cli.command_lines import store_words
 from holdfast.cli.errors import explain
 from holdfast.cli.options import JSON, STORE, Options, RunOptions, flag, number, repeated, value
-from holdfast.cli.progress import Scrub, logged_warnings, scrubbed_records
+from holdfast.cli.progress import logged_warnings, scrubbed_records
 from holdfast.cli.render import clock, json_text, local_time, one_line
+from holdfast.cli.run_files import Scrub
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import close_store, lasting_url
 from holdfast.engine.app import App
