@@ -26,11 +26,11 @@ The public names: those of `holdfast`, then those of its packages and modules, t
 """
 GROUPS: dict[str, str] = {
     "Writing graphs": "StateGraph Send Command Retry START END",
-    "Running them": "App Outcome Stats Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
+    "Running them": "App resume register Outcome Stats Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
     "State": "State append merge add union keep_last register_type",
     "Policies": "CheckpointPolicy Retention",
     "Stores": "open_store copy_runs CopyReport RunInfo",
-    "Time travel": "ResumePlan PlannedStep Rerun RerunStep",
+    "Time travel": "ResumePlan PlannedStep Rerun",
 }
 """The names of the package itself, by what they are for."""
 

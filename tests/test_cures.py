@@ -78,6 +78,8 @@ ELSEWHERE = {
     ("errors.py", "plan"): "tests/engine/test_resume_plan.py",
     ("integrity/repair.py", "holdfast store fsck"): "no advice: it is who wrote a record",
     ("views/plain.py", "holdfast show"): "tests/cli/test_runs.py: it takes a lower limit of memory",
+    ("workflows/workflow.py", "holdfast.register"): "tests/workflows/test_resume_by_id.py",
+    ("workflows/workflow.py", "app.resume_from_checkpoint"): "tests/workflows/test_resume_by_id.py",
 }
 """Ways out that are taken by other tests, which need more than a folder for it."""
 

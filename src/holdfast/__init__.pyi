@@ -8,13 +8,13 @@ from holdfast.engine.context import Context as Context
 from holdfast.engine.once import StopSignal as StopSignal
 from holdfast.engine.resume_plan import PlannedStep as PlannedStep
 from holdfast.engine.resume_plan import ResumePlan as ResumePlan
+from holdfast.engine.runner import register as register
 from holdfast.engine.settings import CheckpointPolicy as CheckpointPolicy
 from holdfast.engine.settings import Outcome as Outcome
 from holdfast.engine.settings import Pause as Pause
 from holdfast.engine.settings import Retention as Retention
 from holdfast.engine.settings import Stats as Stats
 from holdfast.engine.time_travel.rerun import Rerun as Rerun
-from holdfast.engine.time_travel.rerun import RerunStep as RerunStep
 from holdfast.engine.transfer import CopyReport as CopyReport
 from holdfast.engine.transfer import copy_runs as copy_runs
 from holdfast.errors import AnswerRejected as AnswerRejected
@@ -45,6 +45,7 @@ from holdfast.errors import RunNotFound as RunNotFound
 from holdfast.errors import StateInvalid as StateInvalid
 from holdfast.errors import StepTimeout as StepTimeout
 from holdfast.errors import StoreError as StoreError
+from holdfast.errors import UnknownWorkflow as UnknownWorkflow
 from holdfast.events import Event as Event
 from holdfast.graph.builder import StateGraph as StateGraph
 from holdfast.graph.graph import Command as Command
@@ -65,6 +66,7 @@ from holdfast.values import RunStatus as RunStatus
 from holdfast.values import START as START
 from holdfast.workflows.workflow import Workflow as Workflow
 from holdfast.workflows.workflow import load_workflow as load_workflow
+from holdfast.workflows.workflow import resume as resume
 
 __all__: list[str]
 __version__: str

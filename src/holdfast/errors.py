@@ -195,6 +195,12 @@ class RunNotFound(HoldfastError):
     exit_code = INVALID
 
 
+class UnknownWorkflow(HoldfastError):
+    """This process does not know the workflow of a run; others may."""
+
+    exit_code = INVALID
+
+
 class CheckpointNotFound(HoldfastError):
     """No checkpoint of that id is stored."""
 

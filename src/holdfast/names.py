@@ -14,8 +14,9 @@ PUBLIC: dict[str, dict[str, str]] = {
         "engine.context": "Context",
         "engine.once": "StopSignal",
         "engine.resume_plan": "PlannedStep ResumePlan",
+        "engine.runner": "register",
         "engine.settings": "CheckpointPolicy Outcome Pause Retention Stats",
-        "engine.time_travel.rerun": "Rerun RerunStep",
+        "engine.time_travel.rerun": "Rerun",
         "engine.transfer": "CopyReport copy_runs",
         "errors": "ExecutionError HoldfastError",
         "events": "Event",
@@ -28,7 +29,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "stores": "open_store",
         "stores.base": "RunInfo",
         "values": "END START RunStatus",
-        "workflows.workflow": "Workflow load_workflow",
+        "workflows.workflow": "Workflow load_workflow resume",
     },
     "holdfast.capsules": {
         "capsules.exports": "ExportedRun export_run",
@@ -70,6 +71,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "holdfast.views": {
         "engine.time_travel.queries": "compare_runs diff_states run_forks run_history",
+        "engine.time_travel.rerun": "RerunStep",
         "views.comparison": "Comparison StateDifference",
         "views.changes": "Difference",
         "views.differences": "apply_difference difference",
@@ -80,7 +82,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "holdfast.workflows": {
         "workflows.reading.problems": "WorkflowInvalid",
-        "workflows.workflow": "Workflow load_workflow",
+        "workflows.workflow": "Workflow app_of_run load_workflow",
     },
 }
 """By package: the modules, without `holdfast.`, and what of each is public.

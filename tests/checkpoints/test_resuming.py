@@ -78,8 +78,8 @@ def test_a_checkpoint_after_a_layer_continues_with_the_next(store, layer):
     assert out.run_id != "r" and app.get_state("r") == whole.state, "the old run is left as it was"
 
 
-def test_resume_from_checkpoint_takes_an_id_and_yields_events(store):
-    """S0.10: `resume_from_checkpoint(checkpoint_id)`."""
+def test_resume_from_checkpoint_takes_an_id_and_returns_the_outcome(store):
+    """S0.10: `resume_from_checkpoint(checkpoint_id)` runs at once."""
     calls = Calls()
     flaky = Flaky(RuntimeError("down"))
     app = failing_chain("abc", "b", calls, flaky).compile(store)
@@ -87,9 +87,9 @@ def test_resume_from_checkpoint_takes_an_id_and_yields_events(store):
         app.invoke({}, run_id="r")
     flaky.mend()
 
-    events = list(app.resume_from_checkpoint(app.get_state("r").checkpoint_id))
+    out = app.resume_from_checkpoint(app.get_state("r").checkpoint_id)
 
-    assert events[-1].type == "graph.complete"
+    assert out.status == "completed" and out.run_id == "r"
     assert calls == ["a", "b", "b", "c"]
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, Retry, StateGraph
-from holdfast.fleet.catalog import Catalog, UnknownWorkflow
+from holdfast.errors import UnknownWorkflow
+from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.stores.base import Store
 

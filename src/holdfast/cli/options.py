@@ -216,10 +216,6 @@ def read_when(delay: str | None, at: str | None) -> float | dt.datetime | None:
         ) from None
 
 
-KEY = "run"
-"""The key of a run's config that holds its options."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options that `run` and `submit` store with a run, so that every resume keeps to them."""
@@ -237,20 +233,13 @@ class RunOptions:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> RunOptions:
         """Return the options that a run's config holds; those of the wrong type are ignored."""
-        found = config.get(KEY)
-        if not isinstance(found, Mapping):
-            return cls()
-        durability = found.get("durability")
-        return cls(
-            _names(found.get("interrupt_before")),
-            _names(found.get("interrupt_after")),
-            found.get("skip_gates") is True,
-            durability if isinstance(durability, str) else None,
-        )
+        from holdfast.workflows.workflow import stored_options  # It loads pydantic.
+
+        return cls(**stored_options(config))
 
     def config(self, workflow: Workflow) -> dict[str, Any]:
         """Return the config of a run: its workflow file and these options."""
-        return {**workflow.config(), KEY: asdict(self)}
+        return workflow.config(asdict(self))
 
     def renamed(self, names: Mapping[str, str]) -> RunOptions:
         """Return the same options for renamed steps."""
@@ -280,12 +269,6 @@ class RunOptions:
             ]
             remedy = "; if the step was renamed, resume with --remap OLD=NEW" if stored else ""
             raise click.UsageError(f"{'; '.join(found)}{remedy}") from None
-
-
-def _names(found: Any) -> tuple[str, ...]:
-    if not isinstance(found, Iterable) or isinstance(found, (str, bytes)):
-        return ()
-    return tuple(str(name) for name in found)
 
 
 # How a command that executes a run prints, and whether it asks.

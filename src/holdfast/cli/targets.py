@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,12 @@ from holdfast.cli.questions import Terminal
 from holdfast.cli.session import Session, config_in, config_of, is_workflow_file, refuse_repaired
 from holdfast.cli.store_option import close_store, default_url
 from holdfast.engine import checkpoint_files
-from holdfast.engine.confirmation import disclose
+from holdfast.engine.confirmation import as_of, disclose
 from holdfast.engine.owner import is_alive
 from holdfast.engine.resume import find_checkpoint, find_run
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import CheckpointNotFound, ForeignRun, Remedy, RunNotFound
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
-from holdfast.journal.provenance import set_back
 from holdfast.state.codec import Codec
 from holdfast.stores import open_store
 from holdfast.values import RunStatus
@@ -35,8 +34,6 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.confirmation import Disclosure
-    from holdfast.journal.journal import Journal
-    from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
 
 REPLANNED = "replanned"
@@ -169,7 +166,8 @@ def find_target(
     info, what = _find(session, target, checkpoint) if command == "resume" else _find_any(session, target)
     refuse_repaired(journal.store, info)
     if info.origin:
-        info, run = _as_of(journal, info, what)
+        named = is_checkpoint_id(what) and what != info.run
+        info, run = as_of(journal, info, find_checkpoint(journal.store, what)[1] if named else None, Codec())
     config = config_of(journal, info) if run is None else config_in(run)
     if workflow is not None:
         checkpoint_files.check_options(config)
@@ -189,17 +187,6 @@ def find_target(
     if workflow is not None or (info.origin and command == "rerun"):
         own = options.config(found)
     return Target(found, session.store, url, what, info.run, options=options, trust=trust, config=own)
-
-
-def _as_of(journal: Journal, info: RunInfo, what: str) -> tuple[RunInfo, RunState]:
-    """Return a run as it is now, or at the checkpoint that is named: what is confirmed is what will run."""
-    run = journal.load(info, Codec()).run
-    if what == info.run or not is_checkpoint_id(what):
-        return info, run
-    _, seq = find_checkpoint(journal.store, what)
-    if seq == run.saved_seq:
-        return info, run
-    return replace(info, origin=set_back(info.origin)), journal.load(info, Codec(), seq).run
 
 
 def confirming(url: str, run_id: str, what: str = "") -> str:

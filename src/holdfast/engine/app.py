@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from holdfast.engine.blocking import Blocking, Main, StreamQueue, run_blocking
+from holdfast.engine.blocking import Blocking, EventStream, Main, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
 from holdfast.engine.runner import AppBase, ObserverLike, state_of
 from holdfast.engine.settings import Outcome, Pause, ignore, one_of
@@ -101,15 +102,16 @@ class App(AppBase):
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
         answers: Mapping[str, Any] | None = None,
-    ) -> Iterator[Event]:
+    ) -> EventStream:
         """Start a run, or resume one with `checkpoint`, and yield its events as they happen.
 
+        The run starts when the first event is taken; a stream from which none is ever taken runs nothing, and warns.
         The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop
         early saves and stops the run. A failure is raised after its `graph.fail` event.
         """
         queue = StreamQueue()
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
-        yield from queue.drain(Blocking(self._invocation(input, queue, answers=answers, **how)))
+        return EventStream(queue.drain(Blocking(self._invocation(input, queue, answers=answers, **how))))
 
     async def astream(
         self,
@@ -650,11 +652,23 @@ class App(AppBase):
         """
         return checkpoint_files.load(Path(file_path))
 
+    @overload
+    def resume_from_checkpoint(
+        self, file_path: Path, config: Mapping[str, Any] | None = None
+    ) -> EventStream: ...
+
+    @overload
+    def resume_from_checkpoint(self, file_path: str, config: Mapping[str, Any] | None = None) -> Any: ...
+
     def resume_from_checkpoint(
         self, file_path: str | Path, config: Mapping[str, Any] | None = None
-    ) -> Iterator[Event]:
-        """Start a new run from a checkpoint file, beginning with the node saved in it; yields its events.
+    ) -> Outcome | EventStream:
+        """Continue from a checkpoint: an id runs at once and returns the outcome, a file yields events.
 
-        `config` is laid over the saved one.
+        For an id see `resume`. A checkpoint file, named by its path, starts a new run with the node saved in it; the
+        run starts when the first event is taken. `config` is laid over the saved one.
         """
-        return self.stream(checkpoint=file_path, config=config)
+        is_file = os.path.isfile(file_path)  # noqa: PTH113 - whatever the name is, this does not raise.
+        if resume.is_checkpoint_file(file_path) or (is_file and not self.store.runs(run=str(file_path))):
+            return self.stream(checkpoint=Path(file_path), config=config)
+        return self.resume(file_path, config=config)

@@ -7,7 +7,8 @@ import contextlib
 import queue
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+import warnings
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -247,6 +248,35 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+class EventStream(Generator[Event, None, None]):
+    """The events of an execution that starts when the first of them is taken; one that never starts warns."""
+
+    def __init__(self, events: Generator[Event, None, None]) -> None:
+        self._events, self._is_used = events, False
+
+    def send(self, value: None) -> Event:
+        """Return the next event."""
+        self._is_used = True
+        return self._events.send(value)
+
+    def throw(self, *error: Any) -> Event:
+        """Raise an error where the stream waits; the run is saved and stopped."""
+        self._is_used = True
+        return self._events.throw(*error)
+
+    def close(self) -> None:
+        """Save and stop the run, if it is still executing."""
+        self._is_used = True
+        self._events.close()
+
+    def __del__(self) -> None:
+        if not self._is_used:
+            message = (
+                "nothing was run: a stream starts with its first event, and none was taken; iterate over it"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
 class StreamQueue:
     """An observer whose events somebody else takes, at their own pace. It never makes the run wait."""
 
@@ -261,7 +291,7 @@ class StreamQueue:
         else:
             self._events.put(event)
 
-    def drain(self, blocking: Blocking) -> Iterator[Event]:
+    def drain(self, blocking: Blocking) -> Generator[Event, None, None]:
         """Start the work in a thread and yield its events until it ends; then raise what it raised."""
 
         def work() -> None:

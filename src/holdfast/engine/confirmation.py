@@ -11,7 +11,7 @@ from holdfast.engine.checkpoint_files import check_config
 from holdfast.engine.commands.inbox import RunCommand, open_message, write_message
 from holdfast.errors import CodecError, ForeignRun, Remedy, problem_of
 from holdfast.journal.journal import Journal
-from holdfast.journal.provenance import Provenance, definition_digest, me
+from holdfast.journal.provenance import Provenance, definition_digest, me, set_back
 from holdfast.journal.records import Confirmed
 from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec, TolerantCodec
@@ -74,6 +74,14 @@ def disclose(
             digest = digest_of(journal, info, run, came, raw)
     shown = tuple(message_shown(open_message(journal, info, message, sealed=False)) for message in waiting)
     return Disclosure(info.run, info.workflow, provenance, digest, config_shown(raw), shown)
+
+
+def as_of(journal: Journal, info: RunInfo, seq: int | None, codec: Codec) -> tuple[RunInfo, RunState]:
+    """Return a run as it is now, or at a checkpoint: what is confirmed is what will run."""
+    run = journal.load(info, codec).run
+    if seq is None or seq == run.saved_seq:
+        return info, run
+    return replace(info, origin=set_back(info.origin)), journal.load(info, codec, seq).run
 
 
 def digest_of(

@@ -17,6 +17,7 @@ from holdfast.engine.resume import (
     answered_now,
     find_run,
     is_at_rest,
+    is_checkpoint_file,
     load_latest,
     refuse_finished,
 )
@@ -71,8 +72,7 @@ async def resume(
     """
     options.check()
     store, settings = runner.journal.store, runner.settings
-    is_file = isinstance(target, Path) or (isinstance(target, str) and target.endswith(".pkl"))
-    if is_file and not store.runs(run=str(target)):
+    if is_checkpoint_file(target) and not store.runs(run=str(target)):
         options.refuse_answers("a checkpoint file")
         return await _from_file(runner, Path(target), run_id, options, caller)
     if run_id is not None:

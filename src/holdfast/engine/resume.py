@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from holdfast import clock
@@ -46,6 +47,11 @@ else:
     answers = LazyModule("engine.answers")
 
 _NOT_COMPLETED = [status for status in RunStatus if status not in (RunStatus.COMPLETED, RunStatus.DAMAGED)]
+
+
+def is_checkpoint_file(target: object) -> bool:
+    """Return whether a target is a checkpoint file rather than the name of a run, a checkpoint or a workflow."""
+    return isinstance(target, Path) or (isinstance(target, str) and target.endswith(".pkl"))
 
 
 def find_run(store: Store, target: str) -> tuple[RunInfo, int | None]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast import clock, engine
 from holdfast.engine.environment import Environment
@@ -30,14 +33,14 @@ from holdfast.events import Event, MultiObserver, Observer, resolve_observer, te
 from holdfast.graph.graph import Graph, base_name
 from holdfast.journal import records
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, new_run_key
-from holdfast.journal.journal import Loaded
+from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Target
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, freeze
 from holdfast.state.schema import as_mapping
 from holdfast.state.state import State, state_view
-from holdfast.stores.base import RunInfo, Store
+from holdfast.stores.base import RunInfo, Store, is_in_memory
 from holdfast.threads import in_background
 from holdfast.values import END, RunStatus, step_label
 
@@ -329,6 +332,7 @@ class AppBase:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._runner = Runner(settings)
+        known_apps.add(self)
 
     @property
     def graph(self) -> Graph:
@@ -345,6 +349,14 @@ class AppBase:
         """The store that this app's runs are kept in."""
         return self._settings.journal.store
 
+    def on_store(self, store: Store) -> Self:
+        """Return this app on another store; the same app for its own."""
+        own = self._settings
+        if is_same_store(own.journal.store, store):
+            return self
+        journal = Journal(store, own.journal.seal)
+        return type(self)(dataclasses.replace(own, journal=journal, is_memory_default=False))
+
     def _refuse_other_workflow(self, run_id: str) -> None:
         for info in self.store.runs(run=run_id):
             self._runner.refuse_other_workflow(info)
@@ -355,6 +367,58 @@ class AppBase:
         own, given = self._settings.observer, resolve_observer(observer)
         both = MultiObserver(own, given) if own is not None and given is not None else own or given
         return Caller(both, private, hold)
+
+
+class KnownApps:
+    """The apps of this process: those that were registered, and, as long as they are in use, all others."""
+
+    def __init__(self) -> None:
+        self._registered: dict[str, AppBase] = {}
+        self._numbers = itertools.count()
+        self._in_use: weakref.WeakValueDictionary[int, AppBase] = weakref.WeakValueDictionary()
+
+    def add(self, app: AppBase) -> None:
+        """Know an app until nobody uses it any more."""
+        self._in_use[next(self._numbers)] = app
+
+    def register(self, app: AppBase) -> None:
+        """Know an app from now on, as the one of its workflow."""
+        self._registered[app.name] = app
+
+    def registered(self, workflow: str) -> AppBase | None:
+        """Return the app that was registered for a workflow."""
+        return self._registered.get(workflow)
+
+    def in_use(self, workflow: str, store: Store) -> list[AppBase]:
+        """Return the apps of a workflow that are in use, oldest first: those on that store, or else all."""
+        found = [app for app in self._in_use.values() if app.name == workflow]
+        return [app for app in found if is_same_store(app.store, store)] or found
+
+    def stores(self) -> list[Store]:
+        """Return the stores that the apps are on."""
+        apps = (*self._registered.values(), *self._in_use.values())
+        return list({id(app.store): app.store for app in apps}.values())
+
+
+known_apps = KnownApps()
+
+AnyApp = TypeVar("AnyApp", bound=AppBase)
+
+
+def register(app: AnyApp) -> AnyApp:
+    """Make an app the one of its workflow in this process, and return it: `holdfast.resume(id)` finds it by that name.
+
+    A later app with the same name replaces it. Apps that are in use are found without this.
+    """
+    if not isinstance(app, AppBase):
+        raise HoldfastError(f"register takes a compiled graph, StateGraph(…).compile(…), not {app!r:.80}")
+    known_apps.register(app)
+    return app
+
+
+def is_same_store(one: Store, other: Store) -> bool:
+    """Return whether two stores are the same, or opened with the same URL."""
+    return one is other or (one.url == other.url and not is_in_memory(one))
 
 
 def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:

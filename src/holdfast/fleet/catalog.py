@@ -9,17 +9,13 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.engine.app import App
 from holdfast.engine.confirmation import refuse_unconfirmed
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UnknownWorkflow
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import Store
 
 _KEPT = 64
-
-
-class UnknownWorkflow(HoldfastError):
-    """A worker does not know a workflow; others may."""
 
 
 class Announces(Protocol):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.submission import DEFAULT_QUEUE, Place
-from holdfast.errors import INVALID, HoldfastError, Remedy, problem_of, suggestion
-from holdfast.fleet.catalog import Catalog, UnknownWorkflow
+from holdfast.errors import INVALID, HoldfastError, Remedy, UnknownWorkflow, problem_of, suggestion
+from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.cron import Cron
 from holdfast.fleet.queues import on_postgres
 from holdfast.journal.journal import Journal

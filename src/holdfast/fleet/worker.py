@@ -28,10 +28,11 @@ from holdfast.errors import (
     RunFinished,
     RunNotFound,
     StoreError,
+    UnknownWorkflow,
     problem_of,
 )
 from holdfast.events import Observer
-from holdfast.fleet.catalog import Catalog, UnknownWorkflow
+from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.claims import Claim, Claims, LocalClaims, PostgresClaims, Wanted
 from holdfast.fleet.queues import is_postgres
 from holdfast.fleet.schedules import Schedules, submitting

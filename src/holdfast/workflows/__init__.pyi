@@ -2,6 +2,7 @@
 
 from holdfast.workflows.reading.problems import WorkflowInvalid as WorkflowInvalid
 from holdfast.workflows.workflow import Workflow as Workflow
+from holdfast.workflows.workflow import app_of_run as app_of_run
 from holdfast.workflows.workflow import load_workflow as load_workflow
 
 __all__: list[str]

@@ -8,17 +8,34 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.engine.app import App
-from holdfast.engine.checkpoint_files import check_config
-from holdfast.engine.settings import CheckpointPolicy, Retention
-from holdfast.errors import CannotRerun, GraphInvalid, HoldfastError, did_you_mean
+from holdfast.engine.checkpoint_files import check_config, check_options, has_workflow_file
+from holdfast.engine.checkpoint_files import read as read_checkpoint_file
+from holdfast.engine.confirmation import admitted_file, as_of, confirm
+from holdfast.engine.resume import find_run, is_checkpoint_file
+from holdfast.engine.runner import ObserverLike, known_apps
+from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention
+from holdfast.errors import (
+    CannotRerun,
+    CheckpointNotFound,
+    GraphInvalid,
+    HoldfastError,
+    Remedy,
+    RunNotFound,
+    UnknownWorkflow,
+    did_you_mean,
+)
 from holdfast.events import Event, Observer
 from holdfast.graph.graph import Graph, base_name, outline_names, renamed_nodes
+from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import frame_of, node_of
+from holdfast.journal.sealing import Seal
+from holdfast.state.codec import TolerantCodec
 from holdfast.state.state import State
-from holdfast.stores.base import Store
+from holdfast.stores import open_store
+from holdfast.stores.base import RunInfo, Store
 from holdfast.workflows.compile import (
     StepInvalid,
     StepsInvalid,
@@ -34,6 +51,9 @@ from holdfast.workflows.reading.validation import parse
 from holdfast.workflows.scope import Budget, Layout, Resources, read_inputs
 from holdfast.workflows.secrets import Scrubber, Secrets
 from holdfast.workflows.step import Work
+
+if TYPE_CHECKING:
+    from holdfast.engine.resume import ResumeKeywords
 
 # The files that a workflow is made of: as they are on disk, or as a run has saved them.
 
@@ -183,6 +203,9 @@ class Announcer:
             logger.error("hook %s ended with code %d: %s", name, done.code, done.stderr.strip()[-500:])
 
 
+_OPTIONS = "run"
+"""The key of a run's config that holds the options of `Workflow.open`."""
+
 _FILES = {"sqlite": ("sqlite:///", "runs.db"), "files": ("file:///", "runs")}
 
 
@@ -220,6 +243,111 @@ def workflow_of_run(
     return Workflow(files.root(), environment, files)
 
 
+def stored_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `Workflow.open` that a run's config holds; those of the wrong type are ignored."""
+    found = config.get(_OPTIONS)
+    if not isinstance(found, Mapping):
+        return {}
+    durability = found.get("durability")
+    return {
+        "interrupt_before": _names(found.get("interrupt_before")),
+        "interrupt_after": _names(found.get("interrupt_after")),
+        "skip_gates": found.get("skip_gates") is True,
+        "durability": durability if isinstance(durability, str) else None,
+    }
+
+
+def _names(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, Iterable) or isinstance(found, (str, bytes)):
+        return ()
+    return tuple(str(name) for name in found)
+
+
+# Resuming by an id alone.
+
+
+def resume(
+    target: str | Path,
+    answer: Any = None,
+    *,
+    store: Store | str | os.PathLike[str] | None = None,
+    answers: Mapping[str, Any] | None = None,
+    observer: ObserverLike = None,
+    **options: Unpack[ResumeKeywords],
+) -> Outcome:
+    """Resume a run by its id, a checkpoint's id or a workflow's name alone; see `App.resume` for the options.
+
+    A run of a workflow file carries its definition. A run of a Python graph is continued with the app of that name:
+    the one given to `register`, or one that is in use in this process. Without `store`, the run is looked for in the
+    default store (see `open_store`), then in those of the apps. A checkpoint file with a workflow in it works, too.
+    """
+    app = app_of_run(target, store=store, trust=options.get("trust", False))
+    return app.resume(target, answer, answers=answers, observer=observer, **options)
+
+
+def app_of_run(
+    target: str | Path,
+    *,
+    store: Store | str | os.PathLike[str] | None = None,
+    trust: bool | str = False,
+) -> App:
+    """Return the app that continues a stored run; see `resume`. A run from outside needs `trust`."""
+    if is_checkpoint_file(target):
+        return _app_of_file(Path(target), store, trust)
+    found, info, seq = _stored_run(str(target), store)
+    registered = known_apps.registered(info.workflow)
+    if isinstance(registered, App):
+        return registered.on_store(found)
+    in_use = [app for app in known_apps.in_use(info.workflow, found) if isinstance(app, App)]
+    seal = in_use[-1]._settings.journal.seal if in_use else Seal.from_environment(os.environ)
+    journal, codec = Journal(found, seal), TolerantCodec()
+    info, run = as_of(journal, info, seq, codec)
+    config = codec.decode(run.config) if run.config else {}
+    if has_workflow_file(config):
+        confirm(journal, info, run, trust)
+        check_options(config)
+        workflow = workflow_of_run(config, prefer="saved" if info.origin else "file")
+        return workflow.open(found, **stored_options(config))
+    outlines = [app.outline() for app in in_use]
+    if in_use and all(outline == outlines[-1] for outline in outlines):
+        return in_use[-1].on_store(found)
+    why = "has several different graphs of that name" if in_use else "has no graph of that name"
+    raise UnknownWorkflow(
+        f"run {info.run!r} is of the Python workflow {info.workflow!r}, and this process {why}",
+        remedies=Remedy(text="compile the graph or import its program, then holdfast.register(app)"),
+    )
+
+
+def _stored_run(
+    target: str, store: Store | str | os.PathLike[str] | None
+) -> tuple[Store, RunInfo, int | None]:
+    """Return a run that is meant, with its store and the entry of the checkpoint that is meant."""
+    chosen = open_store(store)
+    problem: HoldfastError | None = None
+    for place in (chosen, *(known_apps.stores() if store is None else ())):
+        try:
+            return place, *find_run(place, target)
+        except (RunNotFound, CheckpointNotFound) as error:
+            problem = problem or error
+    assert problem is not None
+    if store is None:
+        problem.remedies = (*problem.remedies, Remedy(text="say with store=… where it is stored"))
+    raise problem
+
+
+def _app_of_file(path: Path, store: Store | str | os.PathLike[str] | None, trust: bool | str) -> App:
+    found = read_checkpoint_file(path)
+    config = found.content["config"]
+    if not has_workflow_file(config):
+        raise UnknownWorkflow(
+            f"{path} does not say which workflow it is of",
+            remedies=Remedy(text=f"resume it with its app: app.resume_from_checkpoint({str(path)!r})"),
+        )
+    admitted_file(found.disclosure(), trust, str(path))
+    workflow = workflow_of_run(config, prefer="saved")
+    return workflow.open(None if store is None else open_store(store), **stored_options(config))
+
+
 class Workflow:
     """A workflow file: what it is given, its graph on a store, what it results in."""
 
@@ -240,9 +368,13 @@ class Workflow:
         """Return what `App.invoke` takes for these inputs."""
         return {"inputs": dict(inputs)}
 
-    def config(self) -> dict[str, Any]:
-        """What a run remembers of its workflow file and its sub-workflows: it can be resumed by its id alone."""
-        return {
+    def config(self, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What a run remembers of its workflow file and its sub-workflows: it can be resumed by its id alone.
+
+        `options` are those of `open` that hold for a resume, too: interrupts, `skip_gates` and `durability`.
+        """
+        chosen = {} if options is None else {_OPTIONS: dict(options)}
+        return chosen | {
             "workflow_file": {
                 "path": str(self.path.resolve()),
                 "digest": self.digest,

@@ -26,7 +26,8 @@ from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import close_store, lasting_url
 from holdfast.engine.app import App
 from holdfast.engine.checkpoint_files import check_options
-from holdfast.fleet.catalog import Catalog, Known, Opener, UnknownWorkflow
+from holdfast.errors import UnknownWorkflow
+from holdfast.fleet.catalog import Catalog, Known, Opener
 from holdfast.fleet.worker import Worker, WorkerEvent
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
