@@ -15,7 +15,7 @@ from holdfast.cli import errors
 from holdfast.cli.command_lines import answerable, command_line, doubt_lines, skip_lines
 from holdfast.cli.options import ExecutionOptions, RunOptions
 from holdfast.cli.output import visible
-from holdfast.cli.progress import DONE, HELPERS, PENDING, Progress, Watch, place_of, watching
+from holdfast.cli.progress import DONE, HELPERS, PENDING, Progress, Tally, Watch, place_of, watching
 from holdfast.cli.questions import (
     GATES,
     AnsweredElsewhere,
@@ -47,11 +47,12 @@ from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
 from holdfast.engine.environment import settle
 from holdfast.engine.once import StepInterrupted
+from holdfast.engine.resume import find_checkpoint
 from holdfast.engine.runner import state_of
 from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, StateInvalid
 from holdfast.events import Observer
 from holdfast.graph.graph import base_name
-from holdfast.journal.records import StepFinished
+from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.run_state import DONE as FINISHED
 from holdfast.journal.run_state import FAILED
 from holdfast.values import RunStatus
@@ -64,7 +65,6 @@ from holdfast.views.run_view import (
     counted,
     mark_shared_names,
     statuses,
-    steps_in,
 )
 from holdfast.views.usage import ledger
 
@@ -84,9 +84,7 @@ class Kept:
     """The finished steps of a stored run and what they cost; and the attempt that failed, if one did."""
 
     counts: Counts = NOTHING
-    """The finished steps and items, those of open sub-workflows included."""
-    steps: int = 0
-    """The finished steps of the workflow itself."""
+    """The finished steps and items, those of open sub-workflows included; a finished sub-workflow is one step."""
     seconds: float = 0.0
     cost: float = 0.0
     spent: float = 0.0
@@ -97,8 +95,6 @@ class Kept:
     """Each finished step of a workflow file with its status."""
     items: tuple[tuple[str, str], ...] = ()
     """The items of for-each steps under way, by the names of their steps: done, failed or pending."""
-    reused: int = 0
-    """How many of the steps reused results of another run."""
 
 
 def kept_of(app: App, run_id: str) -> Kept | None:
@@ -113,18 +109,11 @@ def kept_of(app: App, run_id: str) -> Kept | None:
         run = loaded.run
         failed = next((step for step in run.active() if step.status == FAILED), None)
         items = [step for step in run.active() if step.key is not None]
-        reused = 0
-        if run.reuse is not None:
-            _, history = settings.journal.history(loaded.info, settings.codec)
-            found = (record for _, records in history for record in records)
-            ids = {record.step for record in found if isinstance(record, StepFinished) and record.origin}
-            reused = reused_steps(app, ids).steps
         return replace(
             kept,
             failed_step="" if failed is None else place_of(failed.id, failed.node).label,
             failed_attempt=0 if failed is None else failed.attempt,
             items=tuple((step.id, DONE if step.status == FINISHED else PENDING) for step in items),
-            reused=reused,
         )
     except HoldfastError:
         return None
@@ -138,7 +127,7 @@ def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
         kept = _kept(app, app._settings.journal.load(info, app._settings.codec, seq))
     except HoldfastError:
         return None
-    return kept if kept.steps else None
+    return kept if kept.counts != NOTHING else None
 
 
 def _kept(app: App, loaded: Loaded) -> Kept:
@@ -146,7 +135,6 @@ def _kept(app: App, loaded: Loaded) -> Kept:
     spent = total(*run.spending.values()).cost
     return Kept(
         counts=counted(run),
-        steps=steps_in(state),
         seconds=run.seconds,
         cost=spent,
         spent=spent,
@@ -179,7 +167,8 @@ class Ending(View):
     seconds: float = 0.0
     output: Any = None
     stats: Stats | None = None
-    steps_run: int = 0
+    ran: Counts = NOTHING
+    """The steps and items that ran."""
     cost: float = 0.0
     pauses: tuple[PauseView, ...] = ()
     error: str = ""
@@ -211,7 +200,8 @@ class Ending(View):
     @property
     def stats_json(self) -> dict[str, Any]:
         """The stats as plain data, with the steps of the workflow itself; of a failed execution only these."""
-        own = {"steps_run": self.steps_run, "steps_reused": self.reused.steps}
+        ran, reused = self.ran, self.reused.steps
+        own = {"steps_run": ran.steps, "items_run": ran.items, "steps_reused": reused}
         return own if self.stats is None else {**asdict(self.stats), **own}
 
     @property
@@ -242,11 +232,11 @@ class Ending(View):
 
     def _saved_line(self) -> list[str]:
         before, stats, parts = self.before, self.stats, []
-        if before is not None and (self.status == RunStatus.COMPLETED or self.steps_run):
+        if before is not None and (self.status == RunStatus.COMPLETED or self.ran != NOTHING):
             parts.append(f"kept {before.counts} ({_saved(before.seconds, before.cost)} saved)")
         if stats is not None and stats.steps_reused:
             parts.append(f"reused {self.reused} ({_saved(stats.seconds_saved, stats.cost_saved)} saved)")
-        return [f"{', '.join(parts)}, ran {self.steps_run}"] if parts else []
+        return [f"{', '.join(parts)}, ran {self.ran}"] if parts else []
 
     def _completed(self) -> list[str]:
         cost = f", {money(self.cost)}" if self.cost else ""
@@ -326,7 +316,7 @@ GIT_TIMEOUT = 0.3
 
 def resume_target(found: Target, app: App, options: ExecutionOptions, given: dict[str, Any]) -> int:
     """Resume what was found, and print how it ended; return the exit code."""
-    before = kept_of(app, found.run_id) if found.run_id else None
+    before = _kept_before(found, app)
     given = {**given, "trust": found.trust or False}
     if found.config is not None:
         given["config"] = found.config
@@ -340,6 +330,17 @@ def resume_target(found: Target, app: App, options: ExecutionOptions, given: dic
     )
 
 
+def _kept_before(found: Target, app: App) -> Kept | None:
+    """Return what is finished where a resume begins: at the end of a run, or at the checkpoint that is named."""
+    if not found.run_id:
+        return None
+    if found.what != found.run_id and is_checkpoint_id(str(found.what)):
+        info, seq = find_checkpoint(app.store, str(found.what))
+        if seq != app._settings.journal.load(info, app._settings.codec).run.saved_seq:
+            return kept_at(app, info, seq)
+    return kept_of(app, found.run_id)
+
+
 class Execution:
     """One command's work on one run."""
 
@@ -350,6 +351,7 @@ class Execution:
         self._options, self._before = options, before
         self._began = time.monotonic()
         self._terminal = Terminal(options.out)
+        self._tally = Tally(app.graph)
         self._replanned: Any = None
         """When the run was last given another version of its workflow file, as far as is known."""
 
@@ -368,7 +370,14 @@ class Execution:
             return self._app.get_state(run, checkpoint_id=checkpoint)
 
         with watching(
-            self._options, progress, self._workflow.name, run_id, self._url, self._workflow.scrub, read_state
+            self._options,
+            progress,
+            self._workflow.name,
+            run_id,
+            self._url,
+            self._workflow.scrub,
+            read_state,
+            self._tally,
         ) as watch:
             announcer = self._workflow.announcer()
             announcer.started(run_id)
@@ -486,7 +495,6 @@ class Execution:
             self._ending(outcome.status, outcome.run_id),
             output=self._workflow.scrub(self._workflow.output(state)) if completed else None,
             stats=outcome.stats,
-            steps_run=max(0, steps_in(state) - (self._before.steps if self._before else 0) - reused.steps),
             reused=reused,
             cost=outcome.stats.cost,
             pauses=self._pauses(outcome),
@@ -534,14 +542,13 @@ class Execution:
         ending, kept = self._ending(RunStatus.INTERRUPTED, run_id), kept_of(self._app, run_id)
         if kept is None:
             return replace(ending, reason=reason)
-        before = kept.reused if self._before is None else self._before.steps
-        steps_run = max(0, kept.steps - before)
-        return replace(ending, reason=reason, kept=kept, cost=kept.spent, steps_run=steps_run)
+        return replace(ending, reason=reason, kept=kept, cost=kept.spent)
 
     def _ending(self, status: RunStatus, run_id: str) -> Ending:
         seconds = time.monotonic() - self._began
         before = self._before if status in (RunStatus.COMPLETED, RunStatus.PAUSED) else None
-        return Ending(status, run_id, self._workflow.name, self._url, seconds, before=before)
+        ran = self._tally.counts()
+        return Ending(status, run_id, self._workflow.name, self._url, seconds, ran=ran, before=before)
 
     def _scrubbed(self, text: str) -> str:
         return str(self._workflow.scrub(text))

@@ -10,14 +10,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from holdfast.cli.options import ExecutionOptions
 from holdfast.cli.render import clock, duration, one_line
 from holdfast.cli.run_files import Scrub, StateFiles, event_file, text_file, trace_file
 from holdfast.events import Event, MultiObserver, Observer
+from holdfast.journal.run_state import frame_of
 from holdfast.threads import started
+from holdfast.views.run_view import Counts
+
+if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
 
 Answer = TypeVar("Answer")
 _LONGEST = 2_000
@@ -249,6 +254,43 @@ class Progress:
         self.is_stopped = True
         for row in self.rows.values():
             _stop(row)
+
+
+class Tally:
+    """An observer that counts what ran: the steps and items that did something themselves, each once.
+
+    A for-each, a group and a sub-workflow are made of others, which are counted instead.
+    """
+
+    wants = ("node.complete",)
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._ran: set[tuple[str, str, bool]] = set()
+
+    def on_event(self, event: Event) -> None:
+        """Count a step that ended; one that failed has not."""
+        if event.type not in self.wants:
+            return
+        place, step = place_in(event), event.data.get("step", "")
+        if event.data.get("error") or self._is_made_of_others(step):
+            return
+        status = _status_in(event.data.get("update") or {}, place.path[-1])
+        if place.role in ("", ITEM) and status not in (RUNNING, SKIPPED):
+            self._ran.add((event.run_id, step, place.key is not None))
+
+    def counts(self) -> Counts:
+        """Return how many steps and items ran so far."""
+        items = sum(is_item for _, _, is_item in self._ran)
+        return Counts(len(self._ran) - items, items)
+
+    def _is_made_of_others(self, step: str) -> bool:
+        try:
+            nodes = self._graph.at(frame_of(step)).nodes
+        except KeyError:
+            return False
+        name = step.rpartition("/")[2].rpartition("#")[0]
+        return f"{name}:{DONE}" in nodes or (name in nodes and nodes[name].graph is not None)
 
 
 def _stop(row: Row) -> None:
@@ -495,8 +537,9 @@ def watching(
     store: str,
     scrub: Scrub,
     read_state: Callable[[str, str], Any],
+    tally: Tally,
 ) -> Iterator[Watch]:
-    """Set up the views that the options ask for: the live view or plain lines, and the files."""
+    """Set up the views that the options ask for: the live view or plain lines, and the files; and a tally."""
     views: list[Any] = []
     log: IO[str] | None = None
     questions = [row.name for row in progress.rows.values() if row.kind == "ask"]
@@ -511,7 +554,7 @@ def watching(
         if options.log_file is not None:
             log = stack.enter_context(text_file(options.log_file))
             views.append(Lines(log, scrub, options.heartbeat, questions))
-        observers = list(views)
+        observers: list[Any] = [*views, tally]
         if options.trace_file is not None:
             observers.append(stack.enter_context(trace_file(options.trace_file, scrub)))
         if options.debug_state is not None:

@@ -54,7 +54,7 @@ from holdfast.engine.confirmation import disclose
 from holdfast.engine.resume import find_run
 from holdfast.engine.submission import DEFAULT_QUEUE, Place, id_of_key, open_questions, requeue
 from holdfast.engine.time_travel.checkpoints import find_position
-from holdfast.errors import AnswerRejected, CannotReuse, RunConflict
+from holdfast.errors import FAILED, AnswerRejected, CannotReuse, RunConflict
 from holdfast.fleet.queues import held_back
 from holdfast.journal.provenance import me
 from holdfast.state.codec import Codec
@@ -223,7 +223,7 @@ def resume(session: Session, options: Options) -> int:
         plan = app.plan_resume(str(found.what), **given)
         shown = resume_plan(app, found.run_id, plan, options.if_interrupted)
         click.echo(json_text(shown) if session.as_json else "\n".join(shown.lines()))
-        return 0
+        return FAILED if plan.refused else 0
     given["plan"] = options.as_planned
     if found.file is not None and any(given.values()):
         raise click.UsageError("a checkpoint file starts a new run, which takes none of these options")
