@@ -48,7 +48,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "fleet.cron": "Cron",
         "fleet.queues": "Limits Rate",
         "fleet.schedules": "Schedule Schedules",
-        "fleet.worker": "Worker WorkerEvent",
+        "fleet.worker": "History Worker WorkerEvent",
     },
     "holdfast.integrity": {
         "integrity.check": "check_store",

@@ -637,3 +637,32 @@ def test_the_command_line_as_people_call_it(holdfast: Call, tmp_path: Path) -> N
 
     assert submitted.returncode == done.returncode == 0 and submitted.stderr == ""
     assert f"{submitted.stdout.strip()} tagged: completed" in done.stderr and done.stdout == ""
+
+
+def test_a_queue_takes_no_more_than_so_many_active_runs(holdfast: Call) -> None:
+    """R2.5: the number of active jobs is bounded, and the same key is still the same run."""
+    for _ in range(2):
+        assert holdfast("submit", "resting.yaml", "--max-active", "1", "--key", "a").code == 0
+    refused = holdfast("submit", "resting.yaml", "--max-active", "1")
+    elsewhere = holdfast("submit", "resting.yaml", "--max-active", "1", "--queue", "other")
+
+    assert refused.code == 1 and "queue 'default' has 1 active run, and --max-active is 1" in refused.err
+    assert elsewhere.code == 0
+
+
+def test_the_timeout_of_a_run_is_kept_with_it(holdfast: Call) -> None:
+    """R2.5: the time of a job is bounded, however its file is."""
+    late = holdfast("run", "resting.yaml", "--run-id", "r1", "--timeout", "100ms")
+    again = holdfast("resume", "r1")
+    wrong = holdfast("run", "resting.yaml", "--timeout", "0s")
+
+    assert late.code == again.code == 1 and "time limit" in late.err and "time limit" in again.err
+    assert wrong.code == 2 and "more than 0 seconds" in wrong.err
+
+
+def test_a_worker_trims_the_history(holdfast: Call) -> None:
+    holdfast("submit", "chain.yaml", "--run-id", "done")
+    assert holdfast("worker", "--until-idle").code == 0
+    assert holdfast("worker", "--until-idle", "--history", "0", "--history-age", "1d").code == 0
+
+    assert "done" not in holdfast("runs", "--json").out

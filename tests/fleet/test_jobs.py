@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, App, StateGraph, load_workflow, open_store
-from holdfast.fleet import Worker
+from holdfast import END, START, App, HoldfastError, StateGraph, load_workflow, open_store
+from holdfast.engine.retention import trim_history
+from holdfast.fleet import History, Worker
 from holdfast.fleet.queues import Limits
 from holdfast.stores.base import Store
 
@@ -144,3 +146,41 @@ def test_a_stale_job_is_not_failed_but_taken_up_by_another_worker(
         assert store.runs()[0].status == "completed" and app.get_state(run_id)["n"] == 2
     finally:
         store.close()
+
+
+def test_a_worker_keeps_the_newest_runs_that_have_ended(store: Store) -> None:
+    """R2.5: the history of jobs is bounded by their number; what can be resumed stays."""
+    fine, broken = job(store, "fine", lambda state: None), job(store, "broken", fail)
+    names = [fine.submit({}, run_id=f"r{number}") for number in range(5)]
+    failed, own = broken.submit({}), fine.invoke({}, run_id="own").run_id
+    Worker(store, [fine, broken]).run(until_idle=True)
+    ended = [info.run for info in store.runs(status=["completed"]) if info.queue]
+
+    gone = trim_history(store, count=2)
+
+    assert sorted(ended) == names and gone == 3
+    assert {info.run for info in store.runs()} == {*ended[:2], failed, own}
+
+
+def test_a_worker_deletes_runs_that_ended_long_ago(store: Store) -> None:
+    """R2.5: the history of jobs is bounded by their age."""
+    app = job(store, "w", lambda state: None)
+    app.submit({}, run_id="old")
+    Worker(store, [app]).run(until_idle=True)
+    before = trim_history(store, max_age=dt.timedelta(days=1))
+
+    assert before == 0 and trim_history(store, max_age=dt.timedelta(0)) == 1 and store.runs() == []
+
+
+def test_a_worker_trims_the_history_while_it_works(store: Store) -> None:
+    app = job(store, "w", lambda state: None)
+    for number in range(3):
+        app.submit({}, run_id=f"r{number}")
+    Worker(store, [app]).run(until_idle=True)
+    app.submit({}, run_id="last")
+
+    Worker(store, [app], history=History(runs=0)).run(until_idle=True)
+
+    assert not {"r0", "r1", "r2"} & {info.run for info in store.runs()}
+    with pytest.raises(HoldfastError, match="at least 0 runs"):
+        Worker(store, [app], history=History(runs=-1))

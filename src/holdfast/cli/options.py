@@ -143,6 +143,7 @@ RUN_OPTIONS = (
         DURABILITY,
         "What a saved step survives: a power loss (full), a killed process (process), or save at the end (exit).",
     ),
+    value("--timeout", "DURATION", "How long one execution may take; by default as the file says."),
 )
 """The options that a run remembers: see `RunOptions`."""
 
@@ -224,11 +225,17 @@ class RunOptions:
     interrupt_after: tuple[str, ...] = ()
     skip_gates: bool = False
     durability: str | None = None
+    timeout: float | None = None
 
     @classmethod
     def given(cls, options: Options) -> RunOptions:
         """Return the options of a command."""
-        return cls(**{each.name: getattr(options, each.name) for each in fields(cls)})
+        found = {each.name: getattr(options, each.name) for each in fields(cls)}
+        if options.timeout is not None:
+            found["timeout"] = read_duration("--timeout", options.timeout)
+            if found["timeout"] <= 0:
+                raise click.BadParameter(f"--timeout {options.timeout!r} must be more than 0 seconds")
+        return cls(**found)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> RunOptions:

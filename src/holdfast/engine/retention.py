@@ -122,6 +122,23 @@ def expire_runs(
     return expired
 
 
+def trim_history(store: Store, count: int | None = None, max_age: dt.timedelta | None = None) -> int:
+    """Delete submitted runs that have ended: all but the newest `count`, and those that ended `max_age` ago.
+
+    Failed runs stay, since they can be resumed, and so do runs that `expire_runs` never deletes. Return how many went.
+    """
+    ended = [info for info in store.runs(status=[RunStatus.COMPLETED, RunStatus.CANCELLED]) if info.queue]
+    horizon = None if max_age is None else clock.time() - max_age.total_seconds()
+    old = [info for info in ended if horizon is not None and info.updated_at < horizon]
+    surplus = [] if count is None else ended[count:]
+    journal = Journal(store, Seal.from_environment(os.environ))
+    gone = 0
+    for info in {each.run: each for each in (*surplus, *old)}.values():
+        if not has_owner(store, info) and not _is_held(journal, info) and not needed_by(journal, info):
+            gone += delete_run(journal, info.run)
+    return gone
+
+
 def _is_held(journal: Journal, info: RunInfo) -> bool:
     """Return True if a run has a kept checkpoint, or cannot be read to find out."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import errno
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.app import App
 from holdfast.engine.blocking import new_loop
 from holdfast.engine.loop import Execution
+from holdfast.engine.retention import trim_history
 from holdfast.errors import (
     CorruptJournal,
     ExecutionError,
@@ -54,8 +56,18 @@ SHORTAGES = 30
 TICK = 1.0
 """The seconds between two looks at the schedules."""
 
+TRIM_EVERY = 60.0
+"""The seconds between two looks for runs that exceed the history."""
+
 LAST_SECONDS = 10.0
 """The seconds that a worker waits, after its grace, for executions to save what they can."""
+
+
+class History(NamedTuple):
+    """How many ended runs of a store's queues are kept, and for how long; without a value, all of them."""
+
+    runs: int | None = None
+    max_age: dt.timedelta | None = None
 
 
 class WorkerEvent(NamedTuple):
@@ -80,8 +92,9 @@ class Worker:
 
     `catalog` has the graphs that it knows; a few apps suffice. `idle_timeout` is how long a run that only waits is
     kept; `grace` how long steps may take to finish when the worker is stopped, before another worker runs them
-    again. A worker that cannot reach its store retries; one whose process has no more descriptors, threads or memory
-    ends after a while, with `ResourceExhausted`, so that another can be started.
+    again; `history` which runs that have ended it keeps. A worker that cannot reach its store retries; one whose
+    process has no more descriptors, threads or memory ends after a while, with `ResourceExhausted`, so that another
+    can be started.
     """
 
     def __init__(
@@ -93,11 +106,15 @@ class Worker:
         queues: tuple[str, ...] = (),
         idle_timeout: float = 1.0,
         grace: float = 30.0,
+        history: History | None = None,
         observer: Observer | None = None,
         tell: Callable[[WorkerEvent], None] | None = None,
     ) -> None:
         if concurrency < 1:
             raise HoldfastError(f"a worker executes at least one run at once, not {concurrency!r}")
+        if history is not None and history.runs is not None and history.runs < 0:
+            raise HoldfastError(f"a history has at least 0 runs, not {history.runs!r}")
+        self._history = history
         known = catalog if isinstance(catalog, Catalog) else Catalog(catalog)
         self._store, self._catalog, self._concurrency = store, known, concurrency
         self._idle_timeout, self._grace, self._observer, self._tell = idle_timeout, grace, observer, tell
@@ -135,7 +152,10 @@ class Worker:
         if isinstance(self._store, Leases):
             await in_background(self._store.lease)
         unsubscribe = self.claims.on_change(self._nudge)
-        schedules = self._loop.create_task(self._submit_scheduled()) if is_postgres(self._store) else None
+        duties = [self._submit_scheduled()] if is_postgres(self._store) else []
+        if self._history is not None:
+            duties.append(self._trim_history(self._history))
+        tasks = [self._loop.create_task(duty) for duty in duties]
         try:
             while not self._stopping.is_set():
                 found = await self._claim()
@@ -154,8 +174,8 @@ class Worker:
                     f"({self._lacks}); its runs are left to others"
                 ) from self._lacks
         finally:
-            if schedules is not None:
-                schedules.cancel()
+            for task in tasks:
+                task.cancel()
             unsubscribe()
             self._loop = None
 
@@ -168,6 +188,17 @@ class Worker:
             except StoreError as error:
                 logger.warning("nothing can be scheduled: %s", error)
             await asyncio.sleep(TICK)
+
+    async def _trim_history(self, history: History) -> None:
+        """Delete the runs that exceed the history, now and again, until the worker stops."""
+        while not self._stopping.is_set():
+            try:
+                gone = await in_background(trim_history, self._store, history.runs, history.max_age)
+                if gone:
+                    logger.info("deleted %d ended runs", gone)
+            except HoldfastError as error:
+                logger.warning("the history cannot be trimmed: %s", error)
+            await asyncio.sleep(TRIM_EVERY)
 
     async def _claim(self) -> list[Claim]:
         room = self._concurrency - len(self._tasks)

@@ -248,12 +248,13 @@ def stored_options(config: Mapping[str, Any]) -> dict[str, Any]:
     found = config.get(_OPTIONS)
     if not isinstance(found, Mapping):
         return {}
-    durability = found.get("durability")
+    durability, timeout = found.get("durability"), found.get("timeout")
     return {
         "interrupt_before": _names(found.get("interrupt_before")),
         "interrupt_after": _names(found.get("interrupt_after")),
         "skip_gates": found.get("skip_gates") is True,
         "durability": durability if isinstance(durability, str) else None,
+        "timeout": float(timeout) if isinstance(timeout, (int, float)) and timeout > 0 else None,
     }
 
 
@@ -430,9 +431,11 @@ class Workflow:
         skip_gates: bool = False,
         interactive: bool = False,
         durability: str | None = None,
+        timeout: float | None = None,
     ) -> App:
         """Return the workflow's graph on a store, by default the one that the file names.
 
+        `timeout` is how many seconds one execution may take, instead of the file's `limits.timeout`.
         `interactive` says that somebody can be asked about interrupted steps that may not simply be repeated.
         """
         workflow = self.definition.workflow
@@ -449,7 +452,7 @@ class Workflow:
                 retention=self._retention(),
                 max_parallel=workflow.limits.max_parallel,
                 on_change=workflow.on_change,
-                time_limit=workflow.limits.timeout,
+                time_limit=workflow.limits.timeout if timeout is None else timeout,
                 observer=observer,
             )
         except StepsInvalid as error:

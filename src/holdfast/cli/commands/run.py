@@ -38,6 +38,7 @@ from holdfast.cli.options import (
     RunOptions,
     choice,
     flag,
+    number,
     read_when,
     repeated,
     value,
@@ -54,7 +55,7 @@ from holdfast.engine.confirmation import disclose
 from holdfast.engine.resume import find_run
 from holdfast.engine.submission import DEFAULT_QUEUE, Place, id_of_key, open_questions, requeue
 from holdfast.engine.time_travel.checkpoints import find_position
-from holdfast.errors import FAILED, AnswerRejected, CannotReuse, RunConflict
+from holdfast.errors import FAILED, AnswerRejected, CannotReuse, HoldfastError, RunConflict
 from holdfast.fleet.queues import held_back
 from holdfast.journal.provenance import me
 from holdfast.state.codec import Codec
@@ -67,7 +68,7 @@ from holdfast.workflows.workflow import Workflow, load_workflow
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.journal.journal import Journal
-    from holdfast.stores.base import RunInfo
+    from holdfast.stores.base import RunInfo, Store
 
 NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
 
@@ -277,6 +278,7 @@ class QueuedRun(View):
     PRIORITY,
     DELAY,
     AT,
+    number("--max-active", 1, "N", "Refuse the run if so many of its queue are queued, running or paused."),
     RUN_OPTIONS,
     STORE,
     JSON,
@@ -302,6 +304,8 @@ def submit(session: Session, options: Options) -> None:
     app = stored.open(workflow, lasting_url(url))
     session.callback(close_store, app.store)
     known = app.store.runs(run=id_of_key(workflow.name, key)) if key is not None else []
+    if options.max_active is not None and not known:
+        _refuse_surplus(app.store, options.queue or DEFAULT_QUEUE, options.max_active)
     name = app.submit(
         workflow.begin(inputs),
         run_id=options.run_id,
@@ -314,6 +318,17 @@ def submit(session: Session, options: Options) -> None:
     )
     [info] = app.store.runs(run=name)
     session.print({**QueuedRun(info).as_json(), "created": not known, "store": url}, name)
+
+
+def _refuse_surplus(store: Store, queue: str, most: int) -> None:
+    """Refuse one more run in a queue that has enough of them."""
+    unfinished = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
+    active = sum(info.queue == queue for info in store.runs(status=unfinished))
+    if active >= most:
+        raise HoldfastError(
+            f"queue {queue!r} has {count(active, 'active run')}, and --max-active is {most}; submit it when some have "
+            "ended, or `holdfast runs` lists what can be cancelled"
+        )
 
 
 def _detach(session: Session, options: Options, confirmation: Confirmation) -> int:

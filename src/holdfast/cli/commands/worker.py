@@ -18,7 +18,17 @@ import click
 
 from holdfast.cli.command_lines import store_words
 from holdfast.cli.errors import explain
-from holdfast.cli.options import JSON, STORE, Options, RunOptions, flag, number, repeated, value
+from holdfast.cli.options import (
+    JSON,
+    STORE,
+    Options,
+    RunOptions,
+    flag,
+    number,
+    read_duration,
+    repeated,
+    value,
+)
 from holdfast.cli.progress import logged_warnings, scrubbed_records
 from holdfast.cli.render import clock, json_text, local_time, one_line
 from holdfast.cli.run_files import Scrub
@@ -28,7 +38,7 @@ from holdfast.engine.app import App
 from holdfast.engine.checkpoint_files import check_options
 from holdfast.errors import UnknownWorkflow
 from holdfast.fleet.catalog import Catalog, Known, Opener
-from holdfast.fleet.worker import Worker, WorkerEvent
+from holdfast.fleet.worker import History, Worker, WorkerEvent
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
 from holdfast.stores import open_store
@@ -64,6 +74,10 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
         "How long a run that only waits is kept; one that waits longer is released until its time comes.",
         1.0,
     ),
+    number(
+        "--history", 0, "N", "Delete completed and cancelled runs, but for the newest N; by default none."
+    ),
+    value("--history-age", "DURATION", "Delete completed and cancelled runs after so long; by default none."),
     flag("--until-idle", "Stop when nothing is queued, running or due within a second."),
     value("--name", "NAME", "The name of this worker; by default its host and process."),
     STORE,
@@ -110,11 +124,20 @@ def worker(session: Session, options: Options) -> None:
             queues=queues,
             idle_timeout=options.idle_timeout,
             grace=options.grace,
+            history=_history(options),
             tell=lines.tell,
         )
         lines.begin(opened.url, queues, options.concurrency)
         running.run(until_idle=options.until_idle)
         lines.end()
+
+
+def _history(options: Options) -> History | None:
+    age = options.history_age
+    if options.history is None and age is None:
+        return None
+    max_age = None if age is None else dt.timedelta(seconds=read_duration("--history-age", age))
+    return History(options.history, max_age)
 
 
 def _with_lease(url: str, lease: float | None) -> str:
