@@ -204,6 +204,8 @@ def array_build(items: list[Any]) -> Any:
     sizes = [size for size in shape if type(size) is int and size >= 0]
     if sizes != shape or len(sizes) > _MOST_SIZES or (not raw and rows(sizes) > MOST_ROWS):
         raise CodecError("the stored array has a shape that no array has")
+    if not dtype.itemsize and 0 not in sizes:
+        raise CodecError("the stored array has items without any data; numpy has no such array")
     if type(raw) is not bytes or math.prod(sizes) * dtype.itemsize != len(raw):
         raise CodecError("the stored array has another size than its data")
     array = _numpy().empty(sizes, dtype)
