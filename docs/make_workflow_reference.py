@@ -14,7 +14,8 @@ PAGE = Path(__file__).parent / "reference" / "workflow.md"
 ORDER = (
     "WorkflowSettings",
     "Input", "Checkpoint", "Retention", "Limits", "Hooks", "Step", "Route", "After", "ForEach", "Retry",
-    "Shell", "Http", "Agent", "Price", "Ask", "Question", "Wait", "SubWorkflow", "Parallel", "CheckpointFile", "End",
+    "Shell", "Http", "Agent", "Price", "Ask", "Question", "Wait", "SubWorkflow", "Parallel",
+    "WhileLoop", "File", "Change", "JsonState", "Sql", "Query", "CheckpointFile", "End",
 )  # fmt: skip
 HEAD = """# Workflow files
 
@@ -90,7 +91,8 @@ template keeps the type of the value.
 | `output`, `status`, `error` | of the step that has just finished | its routes |
 | `answer` | the answer | routes of an `ask` step |
 | `item` (or the name after `as`), `index`, `key` | the current item | steps with `for_each` |
-| `secrets.NAME` | a secret of the environment | `with` of python steps, shell, http and agent steps |
+| `iteration` | how many iterations are done | the condition of a `while_loop` |
+| `secrets.NAME` | a secret of the environment | `with` of python steps, shell, http, agent and sql steps |
 
 A dot reads a field and never a Python attribute; write `steps['my-step']` for names with a dash.
 """

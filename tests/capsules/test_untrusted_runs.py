@@ -233,6 +233,13 @@ steps:
   - {name: py, python: "os:getcwd", with: {x: the-argument}, executor: "dask:tcp://the-scheduler:1"}
   - name: llm
     agent: {model: "openai:x", prompt: hello, tools: ["os:the_tool"], base_url: "http://the-base-url"}
+  - {name: file, file: {create: the-path, content: the-content}}
+  - {name: edit, file: {edit: the-edited, changes: [{replace: the-old, with: the-new}]}}
+  - {name: kept, json_state: {merge: the-state, state: {a: the-datum}}}
+  - name: db
+    sql: {url: "sqlite:///the.db", queries: [DELETE FROM the_table, {query: "SELECT :a", params: {a: the-param}}]}
+  - name: loop
+    while_loop: {condition: "'the-condition' != ''", steps: [{name: within, shell: echo the-inner-command}]}
   - {name: long, shell: "echo LONG the-end-of-a-long-text"}
 """.replace("LONG", "x" * 400)
 
@@ -246,11 +253,14 @@ def test_nothing_of_a_workflow_is_left_out_of_what_is_shown(call: Call, tmp_path
     for text in (
         "${SOMEWHERE:-the-default-of-a-variable}", "echo the-hook", "the-stdin", "the-env", "the-argument",
         "dask:tcp://the-scheduler:1", "os:the_tool", "http://the-base-url", "the-end-of-a-long-text",
-        "skip_gates: true", "max_age_days: 3",
+        "skip_gates: true", "max_age_days: 3", "the-path", "the-content", "the-edited", "the-old", "the-new",
+        "the-state", "the-datum", "sqlite:///the.db", "DELETE FROM the_table", "the-param", "the-condition",
+        "the-inner-command",
     ):  # fmt: skip
         assert text in shown, text
     reach = {(effect.name, effect.kind) for effect in effects_of(flow) if effect.reach}
     assert {("py", "executor"), ("checkpoint", "retention"), ("on_start", "hook"), ("llm", "agent")} <= reach
+    assert {("file", "file"), ("kept", "json_state"), ("db", "sql"), ("within", "shell")} <= reach
 
 
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12)

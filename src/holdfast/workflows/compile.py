@@ -40,6 +40,7 @@ from holdfast.workflows.scope import (
 from holdfast.workflows.step import (
     Group,
     Items,
+    Loop,
     Nested,
     Several,
     Work,
@@ -273,6 +274,9 @@ _KINDS = {
     "ask": "kind.AskQuestions",
     "set": "kind.SetValues",
     "wait": "kind.Wait",
+    "file": "files.UseFile",
+    "json_state": "files.UseJsonState",
+    "sql": "sql.RunSql",
     "checkpoint": "kind.UseCheckpointFile",
     "end": "kind.End",
 }
@@ -344,11 +348,15 @@ class _Compiler:
         self.definition, self.layout, self.resources = definition, layout, resources
         self._load, self._files, self._ends_early = load, files, ends_early
         self._kinds: dict[str, Kind] = {}
-        self._groups = {member.name: step for step in definition.steps for member in step.members}
+        self._groups = {
+            member.name: step for step in definition.steps if step.parallel for member in step.members
+        }
         self._inner = {
             name: self._nested(step) for name, step in layout.steps.items() if step.workflow is not None
         }
-        limit = definition.workflow.limits.max_iterations or max(100, 10 * len(layout.steps))
+        limit = definition.workflow.limits.max_iterations or max(100, 10 * len(layout.steps)) + _looped(
+            definition
+        )
         self._graph = StateGraph(self._schema(), name=definition.workflow.name, max_iterations=limit)
         self._result = Compiled(self._graph)
 
@@ -403,7 +411,7 @@ class _Compiler:
             if name in self._inner:
                 inner = self._inner[name][1].make_kinds()
                 problems += [StepInvalid(f"{name}/{error.step}", error.reason) for error in inner]
-            elif step.parallel is None:
+            elif not step.members:
                 try:
                     self._kinds[name] = kind_of(step, self.resources)
                 except HoldfastError as error:
@@ -443,6 +451,8 @@ class _Compiler:
         self._result.first[name] = self._result.last[name] = name
         if step.parallel is not None:
             self._add_group(Group(self._work(step, Kind(step, self.resources)), goes_on))
+        elif step.while_loop is not None:
+            self._add_loop(Loop(self._work(step, Kind(step, self.resources)), goes_on))
         elif step.workflow is not None:
             self._add_workflow(step, *self._inner[name], goes_on)
         elif step.for_each is None:
@@ -480,6 +490,17 @@ class _Compiler:
             self._graph.add_node(group.meeting_node, group.meet, version="meet", on_skip=never_skipped)
             self._graph.add_edge(group.meeting_node, group.done_node)
 
+    def _add_loop(self, loop: Loop) -> None:
+        """Add the steps of a loop, which follow each other and lead back to its first node."""
+        self._surround(loop)
+        before = ""
+        for member in loop.step.members:
+            self._add(member)
+            if before:
+                self._graph.add_edge(before, member.name)
+            before = self._result.last[member.name]
+        self._graph.add_edge(before, loop.step.name)
+
     def _add_workflow(self, step: Step, nested: Nested, inner: _Compiler, goes_on: bool) -> None:
         """Add the graph of a sub-workflow; its steps get the names that they have from here."""
         compiled, result, work = inner.compiled(), self._result, nested.work
@@ -502,7 +523,7 @@ class _Compiler:
         is_nested = isinstance(several, Nested)
         self._graph.add_node(
             name,
-            several.begin,
+            several.iterate if isinstance(several, Loop) else several.begin,
             version=self._version(work) if is_nested else _part(step, "begin", self._named(several.paths)),
             reusable=not names_run(several.paths),
             goto=[done] if is_loop else (),
@@ -565,7 +586,17 @@ def _max_parallel(step: Step) -> int | None:
     return 1 if step.for_each.mode == "sequential" else step.for_each.max_parallel
 
 
-_NO_PART_OF_THE_WORK = {"name", "description", "routes", "after", "retry", "timeout", "parallel", "executor"}
+def _looped(definition: Definition) -> int:
+    """Return how many waves the loops of a workflow may take."""
+    loops = [step for step in definition.steps if step.while_loop is not None]
+    return sum(
+        step.while_loop.max_iterations * (3 * len(step.members) + 1) for step in loops if step.while_loop
+    )
+
+
+_NO_PART_OF_THE_WORK = {
+    *("name", "description", "routes", "after", "retry", "timeout", "parallel", "while_loop", "executor"),
+}
 
 
 def _part(step: Step, name: str, named: Sequence[tuple[str, Any]] = ()) -> Fingerprint:
@@ -578,6 +609,8 @@ def _part(step: Step, name: str, named: Sequence[tuple[str, Any]] = ()) -> Finge
     if step.for_each is not None:
         around = {"max_parallel", "mode"}
         own["for_each"] = step.for_each.model_dump(mode="json", exclude=around, exclude_defaults=True)
+    if step.while_loop is not None:
+        own["while_loop"] = step.while_loop.model_dump(mode="json", exclude={"steps"})
     if step.parallel is not None:
         own["members"] = [[member.name, member.on_error] for member in step.members]
         own["on_error"] = on_error_of(step)

@@ -15,7 +15,7 @@ from holdfast.workflows.model import KINDS
 from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.reading.source import read_source
 
-HARMLESS = ("set", "wait", "ask", "end", "parallel", "workflow")
+HARMLESS = ("set", "wait", "ask", "end", "parallel", "while_loop", "workflow")
 """The kinds of steps that are known to do nothing outside of their run; members and sub-workflows are listed apart."""
 
 _REACH = {
@@ -24,6 +24,9 @@ _REACH = {
     "http": "sends a request",
     "agent": "calls a language model, and the Python functions that it names as tools",
     "checkpoint": "writes or reads a file",
+    "file": "writes or reads files",
+    "json_state": "writes or reads a file",
+    "sql": "runs SQL on a database",
     "hook": "runs a shell command",
     "retention": "deletes old runs of this workflow from your store",
     "executor": "sends code to another process, and believes what comes back",
@@ -180,8 +183,28 @@ def _steps(steps: Any, depth: int) -> Iterator[Effect]:
             continue
         kind = next((kind for kind in KINDS if step.get(kind) is not None), "unknown")
         own, name = step.get(kind), str(step.get("name", ""))
-        yield Effect(name, kind, "" if kind in HARMLESS else _REACH.get(kind, "unknown"))
+        yield Effect(name, kind, "" if kind in HARMLESS else _reach(kind, own))
         if step.get("executor") is not None:
             yield Effect(name, "executor", _REACH["executor"])
-        if kind == "parallel":
+        if kind in ("parallel", "while_loop"):
             yield from _steps(own.get("steps") if isinstance(own, Mapping) else own, depth + 1)
+
+
+def _reach(kind: str, own: Any) -> str:
+    """Return what a step does outside of its run: with which file or statement, and whether it may be anywhere."""
+    fields = own if isinstance(own, Mapping) else {}
+    where = "anywhere on this machine" if fields.get("outside") else "in the folder of the workflow file"
+    verbs = {"create": "writes", "write": "writes", "edit": "changes", "merge": "changes", "read": "reads"}
+    for verb, said in verbs.items():
+        if kind in ("file", "json_state") and fields.get(verb) is not None:
+            return f"{said} {_shown(fields[verb])}, {where}"
+    if kind == "sql":
+        queries = fields.get("queries")
+        listed = queries if isinstance(queries, list) else [fields.get("query")]
+        texts = (each.get("query") if isinstance(each, Mapping) else each for each in listed)
+        return f"runs SQL on {_shown(fields.get('url'))}: {'; '.join(map(_shown, texts))}"
+    return _REACH.get(kind, "unknown")
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else scalar(value) if not isinstance(value, list) else str(value)

@@ -19,6 +19,10 @@ KINDS = (
     "wait",
     "workflow",
     "parallel",
+    "while_loop",
+    "file",
+    "json_state",
+    "sql",
     "checkpoint",
     "end",
 )
@@ -79,14 +83,14 @@ class Part(BaseModel):
     """A part of a workflow file: what is not declared is refused, nothing changes once it is read.
 
     `short` is the field that a value alone stands for: `shell: ls` is short for `shell: {run: ls}`.
-    `templates` are the fields that may hold templates. Of the two fields of `either` exactly one is given.
+    `templates` are the fields that may hold templates. Of the fields of `either` exactly one is given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
     short: ClassVar[str] = ""
     templates: ClassVar[tuple[str, ...]] = ()
-    either: ClassVar[tuple[str, str, str] | None] = None
-    """Two fields, and what is wrong if both or none of them are given."""
+    either: ClassVar[tuple[str, ...]] = ()
+    """Some fields, and what is wrong if several or none of them are given."""
 
     @model_validator(mode="before")
     @classmethod
@@ -95,9 +99,9 @@ class Part(BaseModel):
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:
-        if self.either is not None:
-            one, other, problem = self.either
-            if (getattr(self, one) in _NOT_GIVEN) == (getattr(self, other) in _NOT_GIVEN):
+        if self.either:
+            *fields, problem = self.either
+            if sum(getattr(self, field) not in _NOT_GIVEN for field in fields) != 1:
                 raise ValueError(problem)
         return self
 
@@ -404,6 +408,104 @@ class Parallel(Part):
     )
 
 
+class WhileLoop(Part):
+    """Steps that run one after the other, again and again, as long as a condition holds."""
+
+    condition: str = Field(description="An expression; it is evaluated before every iteration.")
+    steps: list[Step] = Field(min_length=1, description="What is done in each iteration, in this order.")
+    max_iterations: int = _optional(100, "The most iterations.", ge=1, le=100_000)
+    on_limit: Literal["fail", "stop", "ask"] = _optional(
+        "fail",
+        "What happens if the condition still holds then: the step fails, the loop ends, or a person is asked for more.",
+    )
+
+
+class Change(Part):
+    """One change of a file's text."""
+
+    templates = ("replace", "with", "append")
+    either = ("replace", "append", "a change needs either `replace` or `append`")
+
+    replace: str | None = _optional(
+        None, "A text that is in the file, once unless `all` is true; a template."
+    )
+    with_: str = _optional("", "The text in its place; a template.", alias="with")
+    all: bool = _optional(False, "Whether every occurrence is replaced.")
+    append: str | None = _optional(None, "A text to add at the end; a template.")
+
+
+_OUTSIDE = "Whether the path may lead out of the folder of the workflow file."
+
+
+class File(Part):
+    """A text file that is created, edited or read. Files are written whole or not at all."""
+
+    templates = ("create", "content", "edit", "read")
+    either = ("create", "edit", "read", "a file step needs one of `create`, `edit` and `read`")
+
+    create: str | None = _optional(None, "The path of the file to write; a template.")
+    content: Any = _optional("", "Text, or data that is written as JSON.")
+    overwrite: bool = _optional(True, "If false, an existing file with other content is a failure.")
+    edit: str | None = _optional(None, "The path of the file to change; a template.")
+    changes: list[Change] = _optional([], "What is changed in it, in this order.")
+    read: str | list[str] | None = _optional(
+        None, "A path, or a list of paths and patterns such as docs/*.md; templates."
+    )
+    output: Literal["text", "json", "lines"] = _optional("text", "How what is read is understood.")
+    max_bytes: int = _optional(10_000_000, "More than this is not read or written.", ge=1, le=1_000_000_000)
+    outside: bool = _optional(False, _OUTSIDE)
+
+    @model_validator(mode="after")
+    def _edits_something(self) -> Self:
+        if (self.edit is None) == bool(self.changes):
+            raise ValueError("`edit` and `changes` belong together; give both or none")
+        return self
+
+
+class JsonState(Part):
+    """Data that is kept in a JSON file beside the runs. Writers wait for each other."""
+
+    templates = ("read", "write", "merge", "state")
+    either = ("read", "write", "merge", "a json_state step needs one of `read`, `write` and `merge`")
+
+    read: str | None = _optional(None, "The path of the file to read; a template.")
+    write: str | None = _optional(None, "The path of the file to write; a template.")
+    merge: str | None = _optional(None, "The path of the file to merge into; a template.")
+    state: Any = _optional(
+        None, "The data to write or to merge: fields are merged into fields, all else is replaced."
+    )
+    default: Any = _optional(None, "What a read gives if there is no file; without it that is a failure.")
+    max_bytes: int = _optional(10_000_000, "More than this is not read or written.", ge=1, le=1_000_000_000)
+    outside: bool = _optional(False, _OUTSIDE)
+
+
+class Query(Part):
+    """One statement of several."""
+
+    short = "query"
+    templates = ("params",)
+
+    query: str = Field(description="SQL, with :name where a parameter belongs; not a template.")
+    params: dict[str, Any] = _optional({}, "The parameters, by name; templates.")
+
+
+class Sql(Part):
+    """SQL in one transaction. Values are parameters, never a part of the SQL."""
+
+    templates = ("url", "params")
+    either = ("query", "queries", "a sql step needs either `query` or `queries`")
+
+    url: str = Field(
+        description="sqlite:///FILE, relative to the workflow file, or postgresql://USER@HOST/DATABASE; a template."
+    )
+    query: str = _optional("", "SQL, with :name where a parameter belongs; not a template.")
+    params: dict[str, Any] = _optional({}, "The parameters of `query`, by name; templates.")
+    queries: list[Query] = _optional([], "Several statements instead of one.")
+    max_rows: int = _optional(1000, "More rows than this are a failure.", ge=1, le=100_000)
+    max_bytes: int = _optional(10_000_000, "More data than this is a failure.", ge=1, le=1_000_000_000)
+    outside: bool = _optional(False, "Whether a SQLite file may be outside the folder of the workflow file.")
+
+
 class CheckpointFile(Part):
     """Save the state into a checkpoint file, or read one."""
 
@@ -445,6 +547,10 @@ class Step(Part):
     wait: Wait | None = _optional(None, "How long to pause, or until when.")
     workflow: SubWorkflow | None = _optional(None, "The path of another workflow file, run as one step.")
     parallel: Parallel | None = _optional(None, "Steps that run together.")
+    while_loop: WhileLoop | None = _optional(None, "Steps that are repeated as long as a condition holds.")
+    file: File | None = _optional(None, "A text file that is created, edited or read.")
+    json_state: JsonState | None = _optional(None, "A JSON file that is read, written or merged into.")
+    sql: Sql | None = _optional(None, "SQL on SQLite or PostgreSQL.")
     checkpoint: CheckpointFile | None = _optional(None, "Save the state into a checkpoint file, or read one.")
     end: End | None = _optional(None, "The end of the run.")
     with_: dict[str, Any] = _optional({}, "Arguments of python, inputs of workflow.", alias="with")
@@ -479,8 +585,9 @@ class Step(Part):
 
     @property
     def members(self) -> list[Step]:
-        """The steps of a parallel step; none for any other step."""
-        return self.parallel.steps if self.parallel is not None else []
+        """The steps inside a parallel step or a loop; none for any other step."""
+        around = self.parallel or self.while_loop
+        return around.steps if around is not None else []
 
 
 class Definition(Part):
@@ -492,6 +599,7 @@ class Definition(Part):
 
 
 Parallel.model_rebuild()
+WhileLoop.model_rebuild()
 Step.model_rebuild()
 Definition.model_rebuild()
 

@@ -1,9 +1,9 @@
-"""Values in shell scripts: they travel as environment variables and are never part of the script."""
+"""Values in shell scripts, which travel as environment variables, and in SQL, where they are parameters."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -437,3 +437,30 @@ class _Variables:
                 "all together); write it to a file and pass its name"
             )
         return text
+
+
+# SQL: where its parameters are.
+
+
+OWN_PARAMS = ("run_id", "step", "idempotency_key")
+"""The parameters that every statement may use."""
+
+_SQL = re.compile(
+    r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*+(?:'|\Z)|'(?:[^']|'')*+(?:'|\Z)|"(?:[^"]|"")*+(?:"|\Z)"""
+    r"""|--[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"""
+    r"""|(?P<tag>\$(?:[A-Za-z_]\w*)?\$)(?:(?!(?P=tag)).)*+(?:(?P=tag)|\Z)|::"""
+    r"""|(?<![\w:]):(?P<name>[A-Za-z_]\w*)""",
+    re.DOTALL,
+)
+"""Quoted text, comments and casts, in which nothing is a parameter, and the names of parameters."""
+
+
+def sql_parameters(sql: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a statement, and the names of those that are parameters: `:name` outside of quotes."""
+    begin = 0
+    for found in _SQL.finditer(sql):
+        if found["name"]:
+            yield sql[begin : found.start()], ""
+            yield found[0], found["name"]
+            begin = found.end()
+    yield sql[begin:], ""

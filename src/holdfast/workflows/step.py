@@ -246,7 +246,7 @@ def clean(error: Exception, resources: Resources) -> Exception:
     return replaced
 
 
-# Steps of several nodes: `for_each`, `parallel` and `workflow`.
+# Steps of several nodes: `for_each`, `parallel`, `while_loop` and `workflow`.
 
 
 class Several:
@@ -368,6 +368,57 @@ class Group(Several):
         if new:
             return Command(goto=tuple(new))
         return self._ended(state, ctx, results)
+
+
+class Loop(Several):
+    """The nodes around the steps of a loop. The first one begins every iteration, the last one ends the loop."""
+
+    def __init__(self, work: Work, goes_on: bool = False) -> None:
+        super().__init__(work, goes_on)
+        assert self.step.while_loop is not None
+        self._loop, self._condition = self.step.while_loop, compile_expression(self.step.while_loop.condition)
+        self.inner, self.again = [self.step.members[0].name], []
+        self.paths = work.paths | self._condition.paths
+
+    def iterate(self, state: State, ctx: Context) -> Any:
+        """Run the first node: it begins the first iteration of another visit, the next one, or ends the loop."""
+        if not self._is_running(state) and (reason := self.work.why_skipped(state)):
+            return self.work.begun(state, {"status": "skipped", "reason": reason})
+        before = self.layout.record(state, self.step.name) if self._is_running(state) else {}
+        done, granted = before.get("iterations", 0), before.get("granted", 0)
+        scope = Scope(self.layout, state, None, iteration=done)
+        again = bool(evaluated(self._condition, scope, "while_loop.condition"))
+        if again and done >= self._loop.max_iterations + granted:
+            more = self._more(done, ctx)
+            again, granted = more > 0, granted + more
+        record = {"status": "running", "iterations": done + again, "again": again}
+        return self.work.begun(state, {**record, "granted": granted} if granted else record)
+
+    def _more(self, done: int, ctx: Context) -> int:
+        """Return how many more iterations there may be than the file says."""
+        if self._loop.on_limit == "stop":
+            return 0
+        limit = f"the condition still holds after {done} iterations"
+        if self._loop.on_limit == "fail":
+            raise StepFailed(f"while_loop: {limit}; raise max_iterations in the workflow file, then resume")
+        if self.work.resources.skip_gates:
+            return 0
+        question = f"{self.step.name}: {limit}. How many more? 0 ends the loop."
+        return int(ctx.ask(question, name=f"{self.step.name}.more", schema={"type": "integer", "minimum": 0}))
+
+    def follow(self, state: State) -> list[str]:
+        """Return what follows the first node: the first step of an iteration, or the end."""
+        again = self._is_running(state) and self.layout.record(state, self.step.name).get("again")
+        return self.inner if again else [self.done_node]
+
+    def gather(self, state: State, ctx: Context) -> Any:
+        """Run the last node: the output of the loop is that of its last step."""
+        if not self._is_running(state):
+            return None
+        last = self.layout.view(state, self.step.members[-1].name)
+        before = self.layout.record(state, self.step.name)
+        result = {"status": "completed", "iterations": before["iterations"], "output": last.get("output")}
+        return {self.layout.key(self.step.name): {**result, "visits": before["visits"]}}
 
 
 def on_error_of(group: Step) -> OnError:

@@ -469,7 +469,7 @@ class Workflow:
         for index, step in enumerate(self.definition.steps):
             if step.name == name:
                 return self._source.problem(("steps", index, step.kind), message)
-            members = self._source.long_form(("steps", index, "parallel"), "steps")
+            members = self._source.long_form(("steps", index, step.kind), "steps")
             for place, member in enumerate(step.members):
                 if member.name == name:
                     return self._source.problem((*members, place, member.kind), message)

@@ -120,7 +120,8 @@ def json_text(rng: Random) -> bytes:
 
 _KEYS = (
     "workflow:", "name:", "steps:", "python:", "shell:", "http:", "agent:", "ask:", "set:", "wait:",
-    "parallel:", "checkpoint:", "end:", "when:",
+    "parallel:", "while_loop:", "condition:", "file:", "create:", "edit:", "changes:", "read:", "json_state:", "merge:",
+    "sql:", "query:", "params:", ":name", "checkpoint:", "end:", "when:",
     "routes:", "to:", "for_each:", "retry:", "timeout:", "inputs:", "output:", "limits:", "after:", "on_error:",
     "secrets:", "{{ steps.a.output }}",
     "{{ inputs.x }}", "if_interrupted:", "$end", "type:", "default:", "max_iterations:", "hooks:", "store:",

@@ -70,6 +70,10 @@ def test_every_kind_can_be_written_in_its_shortest_form(kind: str, tmp_path: Pat
         "wait": 0,
         "workflow": "other.yaml",
         "parallel": [{"name": "b", "set": {}}],
+        "while_loop": {"condition": "false", "steps": [{"name": "b", "set": {}}]},
+        "file": {"read": "x"},
+        "json_state": {"read": "x"},
+        "sql": {"url": "sqlite:///x.db", "query": "SELECT 1"},
         "checkpoint": {"save": "x.pkl"},
         "end": "success",
     }

@@ -25,7 +25,7 @@ _INPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A step and its path in the file; `inside` is the name of the parallel step it is a member of."""
+    """A step and its path in the file; `inside` is the name of the parallel step or the loop it is a member of."""
 
     path: DataPath
     step: Step
@@ -62,8 +62,8 @@ class Draft:
     def _placed(self, steps: list[Step], path: DataPath, inside: str | None) -> Iterator[Placed]:
         for index, step in enumerate(steps):
             yield Placed((*path, index), step, inside)
-            if step.parallel is not None:
-                below = self.source.long_form((*path, index, "parallel"), "steps")
+            if step.members:
+                below = self.source.long_form((*path, index, step.kind), "steps")
                 yield from self._placed(step.members, below, step.name)
 
     def declared(self, field: str) -> frozenset[str] | None:
@@ -91,7 +91,7 @@ def check_names(draft: Draft) -> Iterator[Problem]:
             yield problem((*path, "name"), f"{name!r} is reserved and cannot be a step's name", hint)
         if name in first:
             message = f"there is a step {name!r} already, at line {draft.source.at(first[name]).line}"
-            hint = "names are unique in a file, members of parallel steps included: rename one of the two"
+            hint = "names are unique in a file, steps inside others included: rename one of the two"
             yield problem((*path, "name"), message, hint)
         first.setdefault(name, (*path, "name"))
         for index, route in enumerate(placed.step.routes or ()):
@@ -125,10 +125,10 @@ def _workflow(draft: Draft) -> Iterator[Problem]:
 
 
 def _outer(draft: Draft, path: DataPath, name: str, what: str) -> Iterator[Problem]:
-    """Check a reference to a step that is not a member of a parallel one."""
+    """Check a reference to a step that is not inside another one."""
     inside = draft.members.get(name)
     if inside is not None and not _is_made_up(inside):
-        message = f"{what} {name!r}, which is a member of the parallel step {inside!r}"
+        message = f"{what} {name!r}, which is inside step {inside!r}"
         yield draft.source.problem(path, message, f"name {inside!r} instead")
     else:
         yield from _known(draft, path, name, what)

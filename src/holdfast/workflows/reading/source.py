@@ -5,17 +5,15 @@ What is ambiguous, hidden or endless is refused.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import yaml
 
+from holdfast.workflows.folders import checked_path, read_beneath
 from holdfast.workflows.reading.problems import Page, Position, Problem, WorkflowInvalid
 
 __all__ = ["Position", "Problem", "Source", "WorkflowInvalid", "read_source"]
@@ -125,7 +123,9 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG_HINT = "remove it; the only tag is !file, which takes the text of another file"
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
-_SCRIPT = re.compile(r"steps\0\d+(\0parallel(\0steps)?\0\d+)*\0shell(\0run)?|workflow\0hooks\0[^\0]*")
+_SCRIPT = re.compile(
+    r"steps\0\d+(\0(parallel|while_loop)(\0steps)?\0\d+)*\0shell(\0run)?|workflow\0hooks\0[^\0]*"
+)
 """The paths of shell scripts, where `${NAME}` belongs to the shell."""
 
 
@@ -478,11 +478,7 @@ class Includes:
 
     def _name(self, given: str) -> str:
         """Return the path relative to the base folder, checked as text."""
-        path = PurePosixPath(given.strip())
-        if not path.parts or path.is_absolute() or Path(given).is_absolute():
-            raise ValueError("the path has to be relative to the workflow file's folder")
-        if ".." in path.parts or "\\" in given or "\0" in given:
-            raise ValueError("the path may not lead out of the workflow file's folder")
+        path = checked_path(given)
         folder = PurePosixPath(self._open[-1]).parent if self._open else PurePosixPath()
         return (folder / path).as_posix()
 
@@ -494,45 +490,6 @@ class Includes:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"byte {error.start + 1} of it is not UTF-8") from None
-
-
-def read_beneath(base: Path, name: str, limit: int) -> bytes:
-    """Read a regular file in a folder or below it, and nothing else, whatever happens to the folder meanwhile.
-
-    Every part of the path is opened from the one before it, and none may be a symbolic link: there is no time
-    between looking at a file and reading it.
-    """
-    *folders, file = PurePosixPath(name).parts
-    at = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part, flags in (*((folder, os.O_DIRECTORY) for folder in folders), (file, os.O_NONBLOCK)):
-            above, at = at, _opened(at, part, flags)
-            os.close(above)
-        if not stat.S_ISREG(os.fstat(at).st_mode):
-            raise ValueError("it is not a file")
-        with open(at, "rb", closefd=False) as opened:
-            raw = opened.read(limit + 1)
-    finally:
-        os.close(at)
-    if len(raw) > limit:
-        raise ValueError(f"it is larger than {limit:,} bytes")
-    return raw
-
-
-def _opened(folder: int, name: str, flags: int) -> int:
-    try:
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=folder)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(folder, name):
-            raise ValueError("a symbolic link is not followed; give the path of the file itself") from None
-        raise
-
-
-def _is_link(folder: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
 
 
 # The file as a whole.

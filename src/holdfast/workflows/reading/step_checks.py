@@ -14,33 +14,62 @@ from urllib.parse import urlsplit
 from holdfast.agents.schema import pattern_problem, patterns_in
 from holdfast.errors import did_you_mean
 from holdfast.graph.validation import executor_problems
+from holdfast.workflows.folders import checked_path
 from holdfast.workflows.language.templates import TemplateError, compile_expression, compile_template
-from holdfast.workflows.model import KINDS, Agent, Ask, Http, Part, Question, Shell, SubWorkflow, Wait
+from holdfast.workflows.model import (
+    KINDS,
+    Agent,
+    Ask,
+    File,
+    Http,
+    JsonState,
+    Part,
+    Query,
+    Question,
+    Shell,
+    Sql,
+    SubWorkflow,
+    Wait,
+    WhileLoop,
+)
 from holdfast.workflows.reading.checks import RESERVED, SCOPE, Draft, Placed, check_declared
 from holdfast.workflows.reading.problems import Problem, listed
 from holdfast.workflows.reading.source import DataPath
-from holdfast.workflows.scripts import INTERPRETED, UnsafePlace, check_script, program_problem
+from holdfast.workflows.scripts import (
+    INTERPRETED,
+    OWN_PARAMS,
+    UnsafePlace,
+    check_script,
+    program_problem,
+    sql_parameters,
+)
 
 _INSIDE = "give it to the steps inside"
 _OPTIONS: tuple[tuple[str, set[str], dict[str, str]], ...] = (
     (
         "for_each",
-        {"parallel", "end", "checkpoint"},
-        {"parallel": "put what is done for each item into a workflow file, and call that with for_each"},
+        {"parallel", "while_loop", "end", "checkpoint"},
+        dict.fromkeys(
+            ("parallel", "while_loop"),
+            "put what is done for each item into a workflow file, and call that with for_each",
+        ),
     ),
     (
         "with",
         {*KINDS} - {"python", "workflow"},
         {"": "remove it; `with` gives arguments to python and inputs to workflow steps"},
     ),
-    ("retry", {"parallel", "workflow", "end"}, {"parallel": _INSIDE, "workflow": _INSIDE}),
+    (
+        "retry",
+        {"parallel", "while_loop", "workflow", "end"},
+        dict.fromkeys(("parallel", "while_loop", "workflow"), _INSIDE),
+    ),
     (
         "timeout",
-        {*KINDS} - {"python", "shell", "http", "agent"},
+        {*KINDS} - {"python", "shell", "http", "agent", "file", "json_state", "sql"},
         {
             "ask": "put it inside `ask`: how long the question takes an answer",
-            "parallel": _INSIDE,
-            "workflow": _INSIDE,
+            **dict.fromkeys(("parallel", "while_loop", "workflow"), _INSIDE),
         },
     ),
     ("executor", {*KINDS} - {"python"}, {"": "remove it; only python steps are run elsewhere"}),
@@ -93,12 +122,20 @@ def _options(draft: Draft, placed: Placed) -> Iterator[Problem]:
 
 
 def _member(draft: Draft, placed: Placed) -> Iterator[Problem]:
-    step = placed.step
-    if step.parallel is not None:
+    step, is_looped = placed.step, "while_loop" in placed.path
+    if step.parallel is not None and not is_looped:
         message, hint = "a parallel step is a member of another", "make its members members of the outer one"
         yield draft.source.problem((*placed.path, "parallel"), message, hint, key=True)
+    elif step.members:
+        message = f"{placed.title} is of kind {step.kind}, inside another step with steps"
+        hint = "put it into a workflow file of its own, and call that with `workflow`"
+        yield draft.source.problem((*placed.path, step.kind), message, hint, key=True)
     for field, value in (("routes", step.routes), ("after", step.after)):
-        if value:
+        if value and is_looped:
+            message = f"{placed.title} is inside a loop and has {field!r}"
+            hint = f"the steps of a loop run one after the other: put {field!r} on the loop, or use `when`"
+            yield draft.source.problem((*placed.path, field), message, hint, key=True)
+        elif value:
             message = f"{placed.title} is a member of a parallel step and has {field!r}"
             hint = f"members begin and end together: put {field!r} on the parallel step"
             yield draft.source.problem((*placed.path, field), message, hint, key=True)
@@ -190,6 +227,45 @@ def _shell(draft: Draft, placed: Placed, path: DataPath, shell: Shell) -> Iterat
         return
 
 
+def _while_loop(draft: Draft, placed: Placed, path: DataPath, loop: WhileLoop) -> Iterator[Problem]:
+    if placed.step.on_error == "continue":
+        message = f"{placed.title} is a loop, which takes no on_error"
+        yield draft.source.problem((*placed.path, "on_error"), message, _INSIDE, key=True)
+
+
+def _file(draft: Draft, placed: Placed, path: DataPath, file: File | JsonState) -> Iterator[Problem]:
+    """Find paths that lead out of the workflow's folder, as far as they are known."""
+    for field in ("create", "edit", "read", "write", "merge"):
+        given = getattr(file, field, None)
+        several = given if isinstance(given, list) else [given] if given else []
+        for index, each in enumerate(several):
+            if is_template(each) or file.outside:
+                continue
+            try:
+                checked_path(each)
+            except ValueError as error:
+                place = (*path, field, index) if isinstance(given, list) else (*path, field)
+                yield draft.source.problem(place, f"{each!r}: {error}", "set `outside: true` to allow that")
+
+
+def _sql(draft: Draft, placed: Placed, path: DataPath, sql: Sql) -> Iterator[Problem]:
+    """Find values in SQL, parameters that are missing, and addresses of other things than databases."""
+    queries: list[tuple[DataPath, Sql | Query]] = [(path, sql)] if sql.query else []
+    queries += [((*path, "queries", index), each) for index, each in enumerate(sql.queries)]
+    for place, each in queries:
+        field = (*place, "query")
+        if is_template(each.query):
+            hint = "write :name in the SQL, and the value under params: {name: …}"
+            yield draft.source.problem(field, "values cannot be a part of SQL", hint)
+        missing = {name for _, name in sql_parameters(each.query) if name} - {*each.params, *OWN_PARAMS}
+        if missing:
+            hint = f"add them under params; always there are {listed(OWN_PARAMS)}"
+            yield draft.source.problem(field, f"parameters without a value: {listed(sorted(missing))}", hint)
+    if not is_template(sql.url) and not sql.url.startswith(("sqlite:///", "postgresql://", "postgres://")):
+        hint = "begin it with sqlite:/// or postgresql://"
+        yield draft.source.problem((*path, "url"), f"{sql.url!r:.80} is not the address of a database", hint)
+
+
 def _wait(draft: Draft, placed: Placed, path: DataPath, wait: Wait) -> Iterator[Problem]:
     try:
         if wait.until is not None and not is_template(wait.until):
@@ -229,13 +305,17 @@ _CHECKS: Mapping[str, Callable[[Draft, Placed, DataPath, Any], Iterator[Problem]
     "ask": _ask,
     "wait": _wait,
     "workflow": _workflow,
+    "while_loop": _while_loop,
+    "file": _file,
+    "json_state": _file,
+    "sql": _sql,
 }
 
 
 # Where a file has expressions and templates, and what may be named at each place.
 
 
-_EXECUTED = ("shell", "http", "agent")
+_EXECUTED = ("shell", "http", "agent", "sql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +350,10 @@ def _conditions(placed: Placed) -> Iterator[Text]:
         if route.when is not None:
             place = (*path, "routes", index, "when")
             yield Text(place, route.when, known, f"a route of {name}", expression=True)
+    if step.while_loop is not None:
+        place, names = (*path, "while_loop", "condition"), SCOPE | {"iteration"}
+        condition = step.while_loop.condition
+        yield Text(place, condition, names, f"while_loop.condition of {name}", expression=True)
     loop = step.for_each
     if loop is not None:
         yield from _tree((*path, "for_each", "in"), loop.in_, SCOPE, f"for_each.in of {name}")
@@ -323,13 +407,16 @@ _DASHED = re.compile(r"(?<![\w.])(inputs|steps|vars|visits)\.([A-Za-z_]\w*-[\w-]
 _MOST_OF_A_TEXT = 50
 _WORKFLOW = ("name", "run_id")
 _STEP = ("status", "output", "error", "outputs", "errors", "answer", "answers", "exit_code", "stderr",
-         "status_code", "headers", "usage", "reason", "count", "visits")  # fmt: skip
+         "status_code", "headers", "usage", "reason", "count", "visits", "iterations")  # fmt: skip
 _IN_A_LOOP = ("is known only in a step with for_each", "add for_each, or name the value in full")
 _ELSEWHERE = {
     "output": ("is known only in routes", "write steps.NAME.output"),
     "answer": ("is known only in the routes of an ask step", "write steps.NAME.answer"),
     **dict.fromkeys(("item", "index", "key"), _IN_A_LOOP),
-    "secrets": ("cannot be used in {place}", "secrets are for python `with`, shell, http and agent steps"),
+    "secrets": (
+        "cannot be used in {place}",
+        "secrets are for python `with`, shell, http, agent and sql steps",
+    ),
     "env": ("is not known", "write ${NAME} for a variable of the environment, secrets.NAME for a secret"),
     "state": ("is not known", "write steps.NAME.output for what a step gave, inputs.NAME for an input"),
 }

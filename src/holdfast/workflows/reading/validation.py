@@ -124,8 +124,9 @@ def _shape_problems(source: Source, errors: Sequence[_Error]) -> Iterator[Proble
             hint = _unknown_hint(path, number < MOST_PROBLEMS)
             yield source.problem(path, f"unknown field {path[-1]!r} in {outer}", hint, key=True)
         elif error["type"] == "value_error" and isinstance(misfit.data, dict):
-            hint = "keep one of them" if len(misfit.data) > 1 else "add one of the two"
-            yield source.problem(path, f"{place}: {error['ctx']['error']}", hint, key=True)
+            message, _, hint = str(error["ctx"]["error"]).partition("; ")
+            hint = hint or ("keep one of them" if len(misfit.data) > 1 else "add one of them")
+            yield source.problem(path, f"{place}: {message}", hint, key=True)
         else:
             message, hint = _wording(misfit, error)
             yield source.problem(path, f"{place}: {message}", hint)
@@ -223,7 +224,7 @@ def where(data: Any, path: DataPath) -> str:
     for index, part in enumerate(path):
         value = _inside(value, part)
         before = path[:index]
-        if isinstance(part, int) and (before == ("steps",) or "parallel" in before[-2:]):
+        if isinstance(part, int) and (before == ("steps",) or {"parallel", "while_loop"} & {*before[-2:]}):
             name = value.get("name") if isinstance(value, dict) else None
             owner, rest = f"step {name!r}" if isinstance(name, str) else f"step {part + 1}", ""
         elif isinstance(part, int):
@@ -256,14 +257,15 @@ def _kinds(step: dict[str, Any]) -> list[str]:
 
 
 def _raw_steps(steps: Any, path: DataPath) -> Iterator[tuple[DataPath, dict[str, Any]]]:
-    """Yield the steps that have fields, members of parallel steps included."""
+    """Yield the steps that have fields, those inside parallel steps and loops included."""
     for index, step in enumerate(steps if isinstance(steps, list) else ()):
         if isinstance(step, dict):
             yield (*path, index), step
-            inner, below = step.get("parallel"), (*path, index, "parallel")
-            if isinstance(inner, dict):
-                inner, below = inner.get("steps"), (*below, "steps")
-            yield from _raw_steps(inner, below)
+            for kind in ("parallel", "while_loop"):
+                inner, below = step.get(kind), (*path, index, kind)
+                if isinstance(inner, dict):
+                    inner, below = inner.get("steps"), (*below, "steps")
+                yield from _raw_steps(inner, below)
 
 
 # Leaving out what does not fit, so that the rest can be checked.
