@@ -2,7 +2,8 @@
 
 There is one canonical set of dotted names (`EVENT_TYPES`). Names that other systems use for the
 same events are aliases (`EVENT_ALIASES`): `event.matches("checkpoint_saved")` is true for a
-`checkpoint.save` event.
+`checkpoint.save` event. A dialect (`DIALECTS`) is one system's set of names: a stream or an observer
+that chooses one gets its events under these names.
 """
 
 from __future__ import annotations
@@ -10,25 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast import clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, suggestion
 
 logger = logging.getLogger("holdfast")
 
 EVENT_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "graph.start": "a new run begins",
-        "graph.complete": "a run reached its end; data: exit_point, iterations",
-        "graph.fail": "a run stopped on a failure and can be resumed; data: error",
+        "graph.complete": "a run reached its end; data: exit_point, iterations, state",
+        "graph.fail": "a run stopped on a failure and can be resumed; data: error, node, state",
         "graph.cancel": "a run was cancelled or interrupted; data: status, reason",
         "wave.start": "the steps of a wave are about to run; data: wave, nodes",
-        "node.start": "a step is about to run; data: step, attempt, iteration",
-        "node.complete": "a step ended and its outcome is stored; data: step, error, seconds, update",
+        "node.start": "a step is about to run; data: node, step, attempt, iteration, input (a preview), "
+        "input_size (bytes)",
+        "node.complete": "a step ended and its outcome is stored; data: node, step, iteration, error, seconds, update, "
+        "output (a preview), output_size (bytes)",
         "node.reuse": "a step was given the result of an earlier run and did not run; data: step, origin, update",
         "node.error": "an attempt failed; data: step, attempt, error",
         "node.retry": "a failed attempt will be repeated; data: step, attempt, delay",
@@ -40,9 +43,11 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "rerun, skip, ask, fail, look or done",
         "state.create": "a state was made; data: keys",
         "state.clone": "a state was copied; data: keys",
-        "state.update": "a wave changed the state; data: keys",
-        "edge.evaluate": "a condition was looked at; data: from, to, result",
-        "edge.transition": "an edge was taken; data: from, to",
+        "state.set": "a key of a state was set; data: key",
+        "state.merge": "several keys of a state were set; data: keys",
+        "state.update": "a wave changed the state; data: keys, nodes, state",
+        "edge.evaluate": "a condition was looked at; data: from, to, name, result",
+        "edge.transition": "an edge was taken; data: from, to, name",
         "cycle.detected": "a node is visited again; data: node, visit_count, iteration, path_length",
         "join.incomplete": "a run ended while a join still waited; data: node, arrived",
         "checkpoint.save": "a checkpoint is stored; data: checkpoint_id, timestamp, node, run_id, size",
@@ -55,24 +60,59 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-EVENT_ALIASES: Mapping[str, str] = MappingProxyType(
+DIALECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "workflow_start": "graph.start",
-        "workflow_complete": "graph.complete",
-        "workflow_abort": "graph.cancel",
-        "layer_start": "wave.start",
-        "task_start": "node.start",
-        "task_complete": "node.complete",
-        "task_error": "node.error",
-        "task_warning": "node.warning",
-        "state_updated": "state.update",
-        "checkpoint": "checkpoint.save",
-        "checkpoint_saved": "checkpoint.save",
-        "checkpoint_failed": "checkpoint.fail",
-        "decision_required": "pause",
-        "interrupt": "pause",
+        "node": {},
+        "task": {
+            "graph.start": "workflow_start",
+            "graph.complete": "workflow_complete",
+            "graph.cancel": "workflow_abort",
+            "wave.start": "layer_start",
+            "node.start": "task_start",
+            "node.complete": "task_complete",
+            "node.error": "task_error",
+            "node.warning": "task_warning",
+            "state.update": "state_updated",
+            "checkpoint.save": "checkpoint_saved",
+            "checkpoint.fail": "checkpoint_failed",
+            "pause": "decision_required",
+        },
+        "agent": {
+            "graph.start": "workflow_started",
+            "graph.complete": "workflow_completed",
+            "graph.fail": "workflow_failed",
+            "node.start": "agent_started",
+            "node.complete": "agent_completed",
+            "node.error": "agent_failed",
+            "edge.transition": "route_taken",
+            "checkpoint.save": "checkpoint_saved",
+            "checkpoint.fail": "checkpoint_save_failed",
+            "checkpoint.resume": "agent_resumed",
+            "pause": "agent_paused",
+        },
+        "state": {
+            "state.update": "state",
+            "pause": "interrupt",
+            "node.complete": "branch_complete",
+            "node.error": "parallel_error",
+            "graph.fail": "error",
+            "graph.complete": "final",
+        },
     }
 )
+"""By dialect, named after its word for a step: the name of each event that has another one there.
+
+`state`, whose events carry states, has only these events; in the others the rest keep their canonical names.
+"""
+
+EVENT_ALIASES: Mapping[str, str] = MappingProxyType(
+    {name: type_ for names in DIALECTS.values() for type_, name in names.items()}
+    | {"checkpoint": "checkpoint.save", "parallel_state": "state.update"}
+    | {"interrupt_before": "pause", "interrupt_after": "pause"}
+)
+
+_KINDS = {"interrupt_before": "before", "interrupt_after": "after"}
+"""The aliases that mean only some events of their type: those of a `kind`."""
 
 
 def canonical(name: str) -> str:
@@ -84,9 +124,44 @@ def canonical(name: str) -> str:
     return name
 
 
+class LateData(Mapping[str, Any]):
+    """The data of an event, of which some is computed when somebody first looks at it."""
+
+    __slots__ = ("_known", "_late")
+
+    def __init__(self, known: Mapping[str, Any], late: Mapping[str, Callable[[], Any]]) -> None:
+        self._known, self._late = dict(known), late
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._known and key in self._late:
+            self._known[key] = self._late[key]()
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._known, *self._late)))
+
+    def __len__(self) -> int:
+        return len({*self._known, *self._late})
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known or key in self._late
+
+    def __repr__(self) -> str:
+        return repr({key: self._known.get(key, ...) for key in self})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+_OWN = ("type", "run_id", "node", "timestamp")
+
+
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happened in one run. `node` is empty for events of the whole run."""
+class Event(Mapping[str, Any]):
+    """One thing that happened in one run. `node` is empty for events of the whole run.
+
+    It is also a mapping of its type, run_id, node, timestamp and data: `event["checkpoint_id"]`, `dict(event)`.
+    """
 
     type: str
     run_id: str = ""
@@ -96,7 +171,27 @@ class Event:
 
     def matches(self, name: str) -> bool:
         """Whether this is an event of that type, by canonical name or alias."""
-        return self.type == canonical(name)
+        is_kind = name not in _KINDS or self.data.get("kind") == _KINDS[name]
+        return is_kind and EVENT_ALIASES.get(self.type, self.type) == canonical(name)
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "node":
+            return self.node or self.data.get("node", "")
+        if key in _OWN:
+            return getattr(self, key)
+        if key in self.data:
+            return self.data[key]
+        raise KeyError(f"an event {self.type!r} has no {key!r}{suggestion(str(key), self)}")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from _OWN
+        yield from (key for key in self.data if key not in _OWN)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, key: object) -> bool:
+        return key in _OWN or key in self.data
 
 
 @runtime_checkable
@@ -104,7 +199,8 @@ class Observer(Protocol):
     """Receives every event as it happens, most of them on the run's own thread; it should return quickly.
 
     What nodes emit while they run side by side comes from their threads. What an observer raises is logged
-    and never reaches the run. One with an attribute `wants`, a collection of types, may be spared others.
+    and never reaches the run. One with an attribute `wants`, a collection of types, may be spared others. One with an
+    attribute `dialect` gets events in that dialect.
     """
 
     def on_event(self, event: Event) -> None: ...
@@ -116,6 +212,93 @@ def wanted(observer: Observer | None) -> frozenset[str] | None:
         return frozenset()
     types = getattr(observer, "wants", None)
     return None if types is None else frozenset(map(canonical, types))
+
+
+class Translator:
+    """An observer that hands events to another one in the names of a dialect."""
+
+    def __init__(self, observer: Observer, dialect: str) -> None:
+        self.observer, self._dialect = observer, checked_dialect(dialect)
+        self._names, self._is_wide = DIALECTS[dialect], False
+
+    @property
+    def wants(self) -> frozenset[str] | None:
+        """The types that the other observer listens to, and those that are needed to name them."""
+        types = wanted(self.observer)
+        if self._dialect != "state":
+            return types
+        known = frozenset(self._names)
+        return (known if types is None else known & types) | {"wave.start"}
+
+    def on_event(self, event: Event) -> None:
+        if (translated := self.translate(event)) is not None:
+            tell(self.observer, translated)
+
+    def translate(self, event: Event) -> Event | None:
+        """Return an event as this dialect has it; `None` if it has none for it."""
+        name = self._names.get(event.type)
+        if self._dialect == "state":
+            return self._with_state(event, name)
+        if name is None:
+            return event
+        return replace(event, type=name, data=_Renamed(event.data) if self._dialect == "task" else event.data)
+
+    def _with_state(self, event: Event, name: str | None) -> Event | None:
+        """Return an event with the state as a plain dict; those of steps count only beside others."""
+        if event.type == "wave.start":
+            self._is_wide = len(event.data.get("nodes", ())) > 1
+        if name is None or (event.type in ("node.complete", "node.error") and not self._is_wide):
+            return None
+        state = event.data.get("state")
+        if state is None:
+            return replace(event, type=name)
+        if event.type == "state.update" and len(event.data.get("nodes", ())) > 1:
+            name = "parallel_state"
+        data = {key: value for key, value in event.data.items() if key != "state"}
+        return replace(event, type=name, data=LateData(data, {"state": state.to_dict}))
+
+
+_TASK_WORDS = {
+    "update": "result",
+    "output": "preview",
+    "output_size": "size",
+    "wave": "layer",
+    "nodes": "tasks",
+}
+
+
+class _Renamed(Mapping[str, Any]):
+    """The data of an event under the words of the dialect `task`."""
+
+    __slots__ = ("_data", "_names")
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data, self._names = data, {_TASK_WORDS.get(key, key): key for key in data}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[self._names[key]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names
+
+
+def checked_dialect(dialect: str) -> str:
+    """Return the name of a dialect; refuse one that there is not."""
+    if dialect not in DIALECTS:
+        known = ", ".join(map(repr, DIALECTS))
+        raise HoldfastError(f"unknown dialect of events: {dialect!r}; known are: {known}")
+    return dialect
+
+
+def in_dialect(observer: Observer, dialect: str | None) -> Observer:
+    """Return an observer that gets its events in a dialect; without one the observer itself."""
+    return observer if dialect in (None, "node") else Translator(observer, str(dialect))
 
 
 class NoOpObserver:
@@ -139,20 +322,29 @@ class LoggingObserver:
         }
     )
 
-    def __init__(self, log: logging.Logger | None = None) -> None:
-        self._log = log or logging.getLogger("holdfast.events")
+    def __init__(self, log: logging.Logger | None = None, *, dialect: str | None = None) -> None:
+        self._log, self.dialect = log or logging.getLogger("holdfast.events"), dialect
 
     def on_event(self, event: Event) -> None:
-        level = self._LEVELS.get(event.type, logging.INFO)
-        facts = " ".join(f"{key}={value!r}" for key, value in event.data.items() if key != "state")
-        self._log.log(level, "%s run=%s node=%s %s", event.type, event.run_id, event.node or "-", facts)
+        level = self._LEVELS.get(EVENT_ALIASES.get(event.type, event.type), logging.INFO)
+        if not self._log.isEnabledFor(level):
+            return
+        facts = {key: value for key, value in event.data.items() if key not in _TOO_LONG_TO_LOG}
+        text = " ".join(f"{key}={value!r}" for key, value in facts.items())
+        extra = {"event": event.type, "run_id": event.run_id, "node": event.node, "data": facts}
+        self._log.log(
+            level, "%s run=%s node=%s %s", event.type, event.run_id, event.node or "-", text, extra=extra
+        )
+
+
+_TOO_LONG_TO_LOG = ("state", "update", "result")
 
 
 class CallbackObserver:
     """Calls a function with each event, or only with those of the given types or aliases."""
 
-    def __init__(self, callback: Callable[[Event], object], *types: str) -> None:
-        self._callback = callback
+    def __init__(self, callback: Callable[[Event], object], *types: str, dialect: str | None = None) -> None:
+        self._callback, self.dialect = callback, dialect
         self._types = frozenset(map(canonical, types))
 
     @property
@@ -160,15 +352,19 @@ class CallbackObserver:
         return self._types or None
 
     def on_event(self, event: Event) -> None:
-        if not self._types or event.type in self._types:
+        if not self._types or EVENT_ALIASES.get(event.type, event.type) in self._types:
             self._callback(event)
 
 
 class MultiObserver:
-    """Tells several observers; one that raises does not silence the others."""
+    """Tells several observers, given as they are, as functions or by their registered names.
 
-    def __init__(self, *observers: Observer) -> None:
-        self.observers = observers
+    One that raises does not silence the others.
+    """
+
+    def __init__(self, *observers: ObserverLike) -> None:
+        resolved = map(resolve_observer, observers)
+        self.observers = tuple(observer for observer in resolved if observer is not None)
 
     @property
     def wants(self) -> frozenset[str] | None:
@@ -210,17 +406,25 @@ def get_observer(name: str) -> Observer:
         return _registry[name]
 
 
-def resolve_observer(observer: Observer | str | Callable[[Event], object] | None) -> Observer | None:
-    """An observer from itself, its registered name, or a plain function."""
+ObserverLike = Observer | str | Callable[[Event], object] | Sequence[Any] | None
+"""What is taken for an observer: itself, a function, a registered name, or several of these."""
+
+
+def resolve_observer(observer: ObserverLike) -> Observer | None:
+    """An observer from itself, its registered name, a plain function, or several of these."""
     if observer is None:
         return None
     if isinstance(observer, str):
-        found = get_observer(observer)
-        return None if isinstance(found, NoOpObserver) else found
+        observer = get_observer(observer)
+    if isinstance(observer, NoOpObserver):
+        return None
     if isinstance(observer, Observer):
-        return observer
+        return in_dialect(observer, getattr(observer, "dialect", None))
+    if isinstance(observer, Sequence):
+        several = MultiObserver(*observer)
+        return several if several.observers else None
     if callable(observer):
         return CallbackObserver(observer)
     raise HoldfastError(
-        f"{observer!r} is not an observer: give an object with on_event, a function or a name"
+        f"{observer!r} is not an observer: give an object with on_event, a function, a name or a list of these"
     )

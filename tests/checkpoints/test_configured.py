@@ -198,7 +198,8 @@ def test_a_completed_run_is_deleted_unless_it_is_to_be_preserved(registered, pre
     line(config(preserve=preserve), "abc", Calls()).execute(state)
 
     last = registered.events[-1]
-    assert (last.type, last.data) == ("graph.complete", {"exit_point": "c", "iterations": 3})
+    assert (last.type, last["exit_point"], last["iterations"]) == ("graph.complete", "c", 3)
+    assert last["state"] == {"path": ["a", "b", "c"]}
     assert CheckpointStore("fresh").list() == ([state.run_id] if preserve else [])
 
 
@@ -350,9 +351,9 @@ def test_the_events_of_a_loop_tell_every_turn(registered):
     (cycle,) = registered.of("cycle.detected")
     assert cycle.data == {"node": "a", "visit_count": 2, "iteration": 2, "path_length": 2}
     assert [dict(event.data) for event in registered.of("edge.evaluate")] == [
-        {"from": "a", "to": "a", "result": True},
-        {"from": "a", "to": "a", "result": False},
-        {"from": "a", "to": "b", "result": True},
+        {"from": "a", "to": "a", "name": "", "result": True},
+        {"from": "a", "to": "a", "name": "", "result": False},
+        {"from": "a", "to": "b", "name": "always", "result": True},
     ]
     transitions = [(event.data["from"], event.data["to"]) for event in registered.of("edge.transition")]
     assert transitions == [("a", "a"), ("a", "b")]

@@ -35,11 +35,14 @@ def test_a_new_state_has_a_run_of_its_own_and_says_so(heard: Heard):
     assert before <= state.timestamp <= dt.datetime.now(dt.UTC)
     assert (state.checkpoint_node, state.checkpoint_id, len(state)) == ("", "", 0)
     assert heard.types == ["state.create"]
+    assert [State(observer=each).run_id != "" for each in ("noop", heard.on_event, [heard])] == [True] * 3
+    assert heard.types == ["state.create"] * 3
 
 
 def test_every_change_gives_a_new_state_and_keeps_the_place(heard: Heard):
     """S3.3, S3.22: run, node, time and checkpoint survive set, merge and clone; the original never changes."""
     state = State({"n": 1}, observer=heard, checkpoint_id="c").set_checkpoint_node("a")
+    heard.events.clear()
 
     for changed in (state.set("n", 2), state.merge({"n": 2, "m": 3}), state.clone()):
         assert changed is not state
@@ -50,8 +53,8 @@ def test_every_change_gives_a_new_state_and_keeps_the_place(heard: Heard):
             "c",
         )
     assert state == {"n": 1}
-    (cloned,) = heard.of("state.clone")
-    assert cloned.data == {"keys": 1}
+    told = [(event.type, dict(event.data)) for event in heard.events]
+    assert told == [("state.set", {"key": "n"}), ("state.merge", {"keys": 2}), ("state.clone", {"keys": 1})]
 
 
 def test_a_new_checkpoint_node_comes_with_a_new_time():

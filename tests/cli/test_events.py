@@ -46,6 +46,16 @@ def test_every_line_of_json_is_one_object(call: Call, sqlite_url: str) -> None:
     assert since == [each for each in found if each["seq"] > 2]
 
 
+def test_the_types_are_named_as_another_system_does(call: Call, sqlite_url: str) -> None:
+    """S0.12: in the lines of JSON of a stored run."""
+    three_runs(sqlite_url)
+
+    found = [json.loads(line)["type"] for line in call("events", "good", "--json", "--dialect", "task").lines]
+
+    assert found[0] == "workflow_start" and {"task_start", "task_complete", "checkpoint_saved"} <= set(found)
+    assert call("events", "good", "--dialect", "tasks").code == 2
+
+
 def test_following_a_run_that_is_over_ends_at_once(call: Call, sqlite_url: str) -> None:
     three_runs(sqlite_url)
 

@@ -313,6 +313,25 @@ steps:
     assert sorted(path.name for path in tmp_path.iterdir()) == before and ran(tmp_path) == []
 
 
+def test_events_are_written_in_the_dialect_that_is_asked_for(tmp_path: Path) -> None:
+    """S0.12, R4.2, R4.6: flat objects, with the state where the dialect has it."""
+    write(tmp_path, "chain.yaml", CHAIN)
+    (tmp_path / "open").touch()
+
+    tasks = call(tmp_path, "run", "chain.yaml", "--events", "-", "--events-dialect", "task")
+    states = call(tmp_path, "run", "chain.yaml", "--events", "-", "--events-dialect", "state")
+    alone = call(tmp_path, "run", "chain.yaml", "--events-dialect", "task")
+
+    found = [json.loads(line) for line in tasks.stdout.splitlines() if line.startswith("{")]
+    (saved, *_) = [event for event in found if event["type"] == "checkpoint_saved"]
+    assert {"checkpoint_id", "timestamp", "run_id", "node"} <= set(saved) and "data" not in saved
+    assert all("state" not in event for event in found)
+    found = [json.loads(line) for line in states.stdout.splitlines() if line.startswith("{")]
+    assert {event["type"] for event in found} == {"state", "final"}
+    assert all(isinstance(event["state"], dict) for event in found)
+    assert alone.returncode == 2 and "--events FILE" in alone.stderr and "Traceback" not in alone.stderr
+
+
 def test_events_are_appended_line_by_line(tmp_path: Path) -> None:
     write(tmp_path, "chain.yaml", CHAIN)
     target = tmp_path / "deep" / "events.jsonl"

@@ -127,7 +127,8 @@ def test_the_end_of_a_run_is_told_with_its_exit_and_iterations(heard: Heard) -> 
     chain("a", "b", "c").compile("memory://").invoke(observer=heard)
 
     assert heard.events[-1].type == "graph.complete"
-    assert heard.events[-1].data == {"exit_point": "c", "iterations": 3}
+    state = {"log": ["a", "b", "c"]}
+    assert heard.events[-1].data == {"exit_point": "c", "iterations": 3, "state": state}
 
 
 def test_a_resume_is_told_before_anything_runs(heard: Heard) -> None:
@@ -156,7 +157,8 @@ def test_a_cycle_its_edges_and_conditions_are_told(heard: Heard) -> None:
         {"node": "work", "visit_count": 3, "iteration": 3, "path_length": 3},
     ]
     assert [event.data["result"] for event in heard.of("edge.evaluate")] == [True, True, False]
-    assert [event.data for event in heard.of("edge.transition")] == [{"from": "work", "to": "work"}] * 2
+    taken = {"from": "work", "to": "work", "name": ""}
+    assert [event.data for event in heard.of("edge.transition")] == [taken] * 2
     assert [event.data["iteration"] for event in heard.of("node.start")] == [1, 2, 3]
 
 
@@ -166,7 +168,8 @@ def test_a_step_that_completed_says_what_it_changed(heard: Heard) -> None:
     [event] = heard.of("task_complete")
     assert event.data["update"] == {"n": 1, "log": ["x"]} and event.data["error"] is False
     assert event.data["step"] == "work#1" and event.data["seconds"] >= 0
-    assert heard.of("state_updated")[0].data == {"keys": ["log", "n"]}
+    changed = {"keys": ["log", "n"], "nodes": ["work"], "state": {"n": 1, "log": ["x"]}}
+    assert heard.of("state_updated")[0].data == changed
 
 
 def test_a_failure_is_told_step_by_step(heard: Heard) -> None:

@@ -92,7 +92,7 @@ def test_cloning_tells_the_observer_how_many_keys_there_are(heard: Heard) -> Non
 def test_derived_states_keep_telling_the_observer(heard: Heard) -> None:
     State({"n": 1}, observer=heard).set("n", 2).clone()
 
-    assert heard.types == ["state.create", "state.clone"]
+    assert heard.types == ["state.create", "state.set", "state.clone"]
 
 
 def test_setting_the_checkpoint_node_freshens_the_time() -> None:

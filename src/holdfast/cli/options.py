@@ -17,6 +17,7 @@ from holdfast.cli.store_option import DEFAULT_STORE, note_namespace, store_in_na
 from holdfast.engine.settings import DURABILITY
 from holdfast.engine.submission import Place
 from holdfast.errors import HoldfastError
+from holdfast.events import DIALECTS
 from holdfast.stores.namespaces import VARIABLE as NAMESPACE_VARIABLE
 
 if TYPE_CHECKING:
@@ -294,6 +295,7 @@ EXECUTION = (
     ),
     flag("-q --quiet", "Print the output of the run and nothing else."),
     value("--events", "FILE", "Append every event to FILE, one JSON object a line; - is stdout."),
+    choice("--events-dialect", DIALECTS, "Name the events in FILE as another system does, in flat objects."),
     flag("--stream", "Print every event, one JSON object a line: the same as --events -."),
     number("--heartbeat", 0.1, "SECONDS", "In plain lines: print that often which steps are still running."),
     value("--log-file", "FILE", "Append the plain lines of the execution to FILE."),
@@ -305,8 +307,8 @@ EXECUTION = (
 """The options of commands that execute a run: see `ExecutionOptions`."""
 
 WATCHING = (
-    *("interactive", "auto_continue", "fail_on_state", "events", "stream", "heartbeat"),
-    *("log_file", "trace_file", "debug_state"),
+    *("interactive", "auto_continue", "fail_on_state", "events", "events_dialect", "stream"),
+    *("heartbeat", "log_file", "trace_file", "debug_state"),
 )
 """Those of them that make no sense if the run is not executed by the command."""
 
@@ -318,6 +320,7 @@ class ExecutionOptions:
     as_json: bool = False
     quiet: bool = False
     events: str | None = None
+    events_dialect: str | None = None
     heartbeat: float | None = None
     interactive: bool | None = None
     """`None`: if there is somebody at a terminal."""
@@ -342,6 +345,10 @@ class ExecutionOptions:
         for condition in self.fail_on_state:
             if "=" not in condition.lstrip("="):
                 raise click.BadParameter(f"--fail-on-state {condition!r} is not KEY=VALUE")
+        if self.events_dialect is not None and self.events is None:
+            raise click.UsageError(
+                "--events-dialect names the events that --events FILE or --stream writes; give both"
+            )
         if self.as_json and self.events == STDOUT:
             raise click.UsageError("--json and --events - both write to stdout; write the events to a file")
 

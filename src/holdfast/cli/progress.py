@@ -560,7 +560,8 @@ def watching(
         if options.debug_state is not None:
             observers.append(StateFiles(options.debug_state, read_state, scrub))
         if options.events is not None:
-            observers.append(stack.enter_context(event_file(options.events, scrub)))
+            file = event_file(options.events, scrub, options.events_dialect)
+            observers.append(stack.enter_context(file))
         stack.enter_context(scrubbed_records(scrub))
         stack.enter_context(logged_warnings(scrub, logging.ERROR if has_lines else logging.WARNING))
         yield Watch(views, observers, log)

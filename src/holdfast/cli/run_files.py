@@ -14,7 +14,7 @@ from typing import IO, Any
 from holdfast.cli.options import STDOUT
 from holdfast.cli.output import visible
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.events import Event
+from holdfast.events import EVENT_ALIASES, Event
 from holdfast.views.plain import plain
 
 Scrub = Callable[[Any], Any]
@@ -51,10 +51,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain).e
 
 
 class EventFile:
-    """An observer that writes every event, without secrets, in whole lines."""
+    """An observer that writes every event, without secrets, in whole lines; in a dialect they are flat objects."""
 
-    def __init__(self, descriptor: int, scrub: Scrub | None = None) -> None:
+    def __init__(self, descriptor: int, scrub: Scrub | None = None, dialect: str | None = None) -> None:
         self._descriptor, self._scrub = descriptor, scrub or (lambda value: value)
+        self.dialect = dialect
         self._lock = threading.Lock()
         self._waiting = b""
         self._gone = False
@@ -66,7 +67,7 @@ class EventFile:
         line = self._text(event).encode("utf-8", "backslashreplace") + b"\n"
         with self._lock:
             self._waiting += line
-            if event.type not in _ACCOMPANYING:
+            if EVENT_ALIASES.get(event.type, event.type) not in _ACCOMPANYING:
                 self._flush()
 
     def close(self) -> None:
@@ -82,6 +83,8 @@ class EventFile:
             "node": event.node,
             "data": {key: value for key, value in event.data.items() if key != "state"},
         }
+        if self.dialect is not None:
+            content = {key: event[key] for key in event if key != "state" or self.dialect == "state"}
         try:
             text = _encode(content)
         except (TypeError, ValueError):
@@ -100,7 +103,7 @@ class EventFile:
 
 
 @contextlib.contextmanager
-def event_file(target: str, scrub: Scrub | None = None) -> Iterator[EventFile]:
+def event_file(target: str, scrub: Scrub | None = None, dialect: str | None = None) -> Iterator[EventFile]:
     """Open an `EventFile` that appends to a file, whose folders are created, or that writes to stdout for `-`."""
     with contextlib.ExitStack() as stack:
         if target == STDOUT:
@@ -109,7 +112,7 @@ def event_file(target: str, scrub: Scrub | None = None) -> Iterator[EventFile]:
         else:
             descriptor = opened(target, "events")
             stack.callback(os.close, descriptor)
-        file = EventFile(descriptor, scrub)
+        file = EventFile(descriptor, scrub, dialect)
         stack.callback(file.close)
         yield file
 

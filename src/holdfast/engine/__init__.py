@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from holdfast.engine.time_travel.reuse import ReuseSource as ReuseSource
     from holdfast.journal.copying import delete_run as delete_run
     from holdfast.journal.copying import needed_by as needed_by
+    from holdfast.views.plain import preview_ops as preview_ops
+    from holdfast.views.plain import preview_state as preview_state
+    from holdfast.views.plain import state_size as state_size
 else:
     from importlib import import_module
 
@@ -34,6 +37,7 @@ else:
         "engine.retention": "janitor",
         "engine.time_travel.reuse": "ReusableSteps ReuseSource",
         "journal.copying": "delete_run needed_by",
+        "views.plain": "preview_ops preview_state state_size",
     }
     _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from holdfast.engine.blocking import Blocking, EventStream, Main, StreamQueue, run_blocking
+from holdfast.engine.blocking import AsyncEventStream, Blocking, EventStream, Main, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
-from holdfast.engine.runner import AppBase, ObserverLike, state_of
+from holdfast.engine.runner import AppBase, state_of
 from holdfast.engine.settings import Outcome, Pause, ignore, one_of
 from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
-from holdfast.events import Event
+from holdfast.events import MultiObserver, ObserverLike, in_dialect
 from holdfast.graph.graph import mermaid
 from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
 from holdfast.names import LazyModule
@@ -102,18 +101,26 @@ class App(AppBase):
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
         answers: Mapping[str, Any] | None = None,
+        observer: ObserverLike = None,
+        dialect: str | None = None,
     ) -> EventStream:
         """Start a run, or resume one with `checkpoint`, and yield its events as they happen.
 
         The run starts when the first event is taken; a stream from which none is ever taken runs nothing, and warns.
         The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop
-        early saves and stops the run. A failure is raised after its `graph.fail` event.
+        early saves and stops the run. A failure is raised after its `graph.fail` event. `stats` of the stream counts
+        its events.
+
+        `dialect` names the events as another system does: "task" (`task_start`, `checkpoint_saved`), "agent"
+        (`agent_started`, `route_taken`) or "state" (`state`, `interrupt`, `final`); see `holdfast.events.DIALECTS`.
         """
         queue = StreamQueue()
+        both = self._both(queue, observer, dialect)
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
-        return EventStream(queue.drain(Blocking(self._invocation(input, queue, answers=answers, **how))))
+        events = queue.drain(Blocking(self._invocation(input, both, answers=answers, **how)))
+        return EventStream(events, queue)
 
-    async def astream(
+    def astream(
         self,
         input: Input = None,
         *,
@@ -121,14 +128,18 @@ class App(AppBase):
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
         answers: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Event]:
+        observer: ObserverLike = None,
+        dialect: str | None = None,
+    ) -> AsyncEventStream:
         """As `stream`, in the running event loop."""
         queue = StreamQueue()
+        both = self._both(queue, observer, dialect)
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
-        work = self._invocation(input, queue, answers=answers, **how)(False, ignore)
-        async with contextlib.aclosing(queue.drain_async(work)) as events:
-            async for event in events:
-                yield event
+        return AsyncEventStream(queue, self._invocation(input, both, answers=answers, **how))
+
+    def _both(self, queue: StreamQueue, observer: ObserverLike, dialect: str | None) -> ObserverLike:
+        own = in_dialect(queue, dialect)
+        return own if observer is None else MultiObserver(own, observer)
 
     def _invocation(self, input: Input, observer: ObserverLike, **how: Any) -> Main:
         return lambda private, hold: self._runner.invoke(input, self._caller(observer, private, hold), **how)

@@ -209,9 +209,7 @@ class Results:
                 self.failed(step, problem, seconds, repeatable=False)
                 return
             self._record(StepFinished(step.id, ops, goto, seconds))
-            if self._saving.observer is not None:
-                facts = {"step": step.id, "error": False, "seconds": seconds}
-                self._say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
+            self._saving.say_complete(step, ops, seconds)
         elif isinstance(error, PauseSignal):
             for paused in error.asked:
                 self._record(paused)
@@ -241,7 +239,7 @@ class Results:
         except ParallelWrite as error:
             raise RouteFailed(step.node, problem_of(error)) from error
         self._record(StepFinished(step.id, promoted=True))
-        self._say("node.complete", step.node, step=step.id, error=False)
+        self._saving.say_complete(step, ops, 0.0)
 
     def _may_rerun(self, step: Step) -> bool:
         """Return whether a step may be repeated unasked although it may have taken effect."""
@@ -270,7 +268,7 @@ class Results:
             logger.warning(text, self._saving.run_id, step.node, fault)
             self._record(StepFinished(step.id, skipped=str(fault)))
             self._say("node.warning", step.node, step=step.id, error=str(fault))
-        self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
+        self._saving.say_complete(step, None, seconds)
 
     def _used_on_error(self, node: Node, step: Step, error: BaseException, seconds: float) -> bool:
         """Return whether the node's `on_error` gave a result that stands in for the failed step's own."""
@@ -287,7 +285,7 @@ class Results:
         logger.warning("run %s: node %r failed, going on: %s", self._saving.run_id, step.node, fault)
         self._record(StepFinished(step.id, ops, goto, 0.0, skipped=fault))
         self._say("node.warning", step.node, step=step.id, error=fault)
-        self._say("node.complete", step.node, step=step.id, error=True, seconds=seconds)
+        self._saving.say_complete(step, None, seconds)
         return True
 
     def refuse(self, step: Step) -> None:

@@ -8,14 +8,25 @@ import queue
 import signal
 import threading
 import warnings
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections import Counter
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from holdfast import clock
 from holdfast.engine.context import Terminated
 from holdfast.engine.loop import Execution
-from holdfast.engine.settings import Outcome
+from holdfast.engine.settings import Outcome, ignore
 from holdfast.errors import Remedy, ResourceExhausted, with_remedies
 from holdfast.events import Event
 from holdfast.stores.base import in_memory_only
@@ -248,11 +259,31 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """How many events a stream has had so far. None is ever dropped: what is not taken waits in memory."""
+
+    emitted: int
+    taken: int
+    by_type: Mapping[str, int]
+    """The emitted events by their types, as the dialect of the stream names them."""
+
+    @property
+    def waiting(self) -> int:
+        """The events that nobody has taken yet."""
+        return self.emitted - self.taken
+
+
 class EventStream(Generator[Event, None, None]):
     """The events of an execution that starts when the first of them is taken; one that never starts warns."""
 
-    def __init__(self, events: Generator[Event, None, None]) -> None:
-        self._events, self._is_used = events, False
+    def __init__(self, events: Generator[Event, None, None], queue: StreamQueue) -> None:
+        self._events, self._queue, self._is_used = events, queue, False
+
+    @property
+    def stats(self) -> StreamStats:
+        """How many events there were so far, of which types, and how many were taken."""
+        return self._queue.stats
 
     def send(self, value: None) -> Event:
         """Return the next event."""
@@ -281,11 +312,21 @@ class StreamQueue:
     """An observer whose events somebody else takes, at their own pace. It never makes the run wait."""
 
     def __init__(self) -> None:
+        self._lock, self._by_type, self._taken = threading.Lock(), Counter[str](), 0
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._async_events: asyncio.Queue[Event | None] | None = None
 
+    @property
+    def stats(self) -> StreamStats:
+        """What went through so far."""
+        with self._lock:
+            by_type = dict(self._by_type)
+        return StreamStats(sum(by_type.values()), self._taken, by_type)
+
     def on_event(self, event: Event) -> None:
+        with self._lock:
+            self._by_type[event.type] += 1
         if self._async_events is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._async_events.put_nowait, event)
         else:
@@ -305,6 +346,7 @@ class StreamQueue:
             thread.start("a stream")
             with _sigterm_raises():
                 while (event := self._next(thread)) is not None:
+                    self._taken += 1
                     yield event
         except (KeyboardInterrupt, Terminated) as error:
             blocking.stop()
@@ -334,6 +376,7 @@ class StreamQueue:
         task.add_done_callback(lambda _: loop.call_soon(events.put_nowait, None))
         try:
             while (event := await events.get()) is not None:
+                self._taken += 1
                 yield event
         finally:
             if not task.done():
@@ -341,3 +384,27 @@ class StreamQueue:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
         task.result()
+
+
+class AsyncEventStream(AsyncIterator[Event]):
+    """As `EventStream`, in the running event loop; it is closed with `aclose`."""
+
+    def __init__(self, queue: StreamQueue, main: Main) -> None:
+        self._queue, self._events = queue, self._drain(main)
+
+    async def _drain(self, main: Main) -> AsyncGenerator[Event, None]:
+        async with contextlib.aclosing(self._queue.drain_async(main(False, ignore))) as events:
+            async for event in events:
+                yield event
+
+    @property
+    def stats(self) -> StreamStats:
+        """How many events there were so far, of which types, and how many were taken."""
+        return self._queue.stats
+
+    def __anext__(self) -> Awaitable[Event]:
+        return self._events.__anext__()
+
+    async def aclose(self) -> None:
+        """Save and stop the run, if it is still executed."""
+        await self._events.aclose()

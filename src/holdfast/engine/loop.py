@@ -369,7 +369,7 @@ class Execution(StepHost):
         if launches and self.saving.observer is not None:
             self._say("wave.start", wave=self.run.root.waves + 1, nodes=[step.node for step in launches])
             for step in launches:
-                self._say_start(step)
+                self.saving.say_start(step)
         return launches
 
     async def _apply_commands(self) -> bool:
@@ -429,7 +429,7 @@ class Execution(StepHost):
                     await self._waves.by_choice(frame, names)
                 case OpenFrame(step):
                     await self._waves.open_frame(step)
-                    self._say_start(step)
+                    self.saving.say_start(step)
                 case CloseFrame(step):
                     self.results.close_frame(step)
                 case Gate(step):
@@ -593,10 +593,6 @@ class Execution(StepHost):
         else:
             attempt.value = None if value is True else value
             self._take(attempt)
-
-    def _say_start(self, step: Step) -> None:
-        iteration = self.run.frames[step.frame].waves + 1
-        self._say("node.start", step.node, step=step.id, attempt=step.attempt, iteration=iteration)
 
 
 async def _wait(event: asyncio.Event, timeout: float | None) -> None:

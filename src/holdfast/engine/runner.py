@@ -29,7 +29,7 @@ from holdfast.errors import (
     StateInvalid,
     StoreError,
 )
-from holdfast.events import Event, MultiObserver, Observer, resolve_observer, tell
+from holdfast.events import Event, MultiObserver, ObserverLike, resolve_observer, tell
 from holdfast.graph.graph import Graph, base_name
 from holdfast.journal import records
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, new_run_key
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
-ObserverLike = Observer | str | Callable[[Event], object] | None
 
 _NO_CONFIG = Codec().encode({})
 

@@ -6,24 +6,24 @@ import asyncio
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from holdfast import clock
+from holdfast import clock, engine
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.commands.inbox import Inbox
 from holdfast.engine.context import Context
 from holdfast.engine.once import StopSignal
 from holdfast.engine.settings import Caller, Settings
 from holdfast.errors import ExecutionError, Remedy, RunConflict, StoreError, problem_of
-from holdfast.events import Event, Observer, tell, wanted
+from holdfast.events import Event, LateData, Observer, tell, wanted
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent
 from holdfast.journal.run_state import Frame, RunState, Step, node_of
 from holdfast.journal.writer import Writer
-from holdfast.state.ops import advance
+from holdfast.state.ops import Op, advance
 from holdfast.state.state import State, limited, overlaid, state_view
 from holdfast.stores.base import Store, leases_of
 from holdfast.threads import in_background
@@ -50,7 +50,7 @@ class Saving:
         self._wants = wanted(observer)
         self._errors_in_a_row = 0
         self._wave_is_due = False
-        self._events: list[tuple[str, str, dict[str, Any]]] = []
+        self._events: list[tuple[str, str, Mapping[str, Any]]] = []
         self._mark_place = 0
 
     def save_here(self) -> None:
@@ -185,6 +185,32 @@ class Saving:
         if self.observer is not None and self.hears(type):
             self._events.append((type, node, data))
 
+    def say_start(self, step: Step) -> None:
+        """Tell the observers of the start of a step, with a preview of what it sees."""
+        if self.observer is not None and self.hears("node.start"):
+            state, data = self.state_for(step), {**self._facts(step), "attempt": step.attempt}
+            late = {
+                "input": lambda: engine.preview_state(state),
+                "input_size": lambda: engine.state_size(state),
+            }
+            self._events.append(("node.start", step.node, LateData(data, late)))
+
+    def say_complete(self, step: Step, ops: Sequence[Op] | None, seconds: float) -> None:
+        """Tell the observers of the end of a step, with a preview of what it changed; without ops it failed."""
+        if self.observer is None or not self.hears("node.complete"):
+            return
+        data = {**self._facts(step), "error": ops is None, "seconds": seconds}
+        late: dict[str, Callable[[], Any]] = {}
+        if ops is not None:
+            late["update"] = lambda: {op.key: op.value for op in ops if op.kind != "drop"}
+            late["output"] = lambda: engine.preview_ops(ops)
+            late["output_size"] = lambda: sum(len(op.raw) for op in ops)
+        self._events.append(("node.complete", step.node, LateData(data, late)))
+
+    def _facts(self, step: Step) -> dict[str, Any]:
+        iteration = self.run.frames[step.frame].waves + 1
+        return {"node": step.node, "step": step.id, "iteration": iteration}
+
     def hears(self, type: str) -> bool:
         """Return whether an observer listens to events of a type."""
         return self._wants is None or type in self._wants
@@ -193,7 +219,8 @@ class Saving:
         """Tell what was waiting to be saved."""
         events, self._events, self._mark_place = self._events, [], 0
         for type_, node, data in events:
-            self.emit(type_, node, **data)
+            if self.observer is not None:
+                tell(self.observer, Event(type_, self.run_id, node, data))
 
     @property
     def checkpoint_id(self) -> str:
@@ -298,6 +325,8 @@ class StepHost:
         self.steps_run += 1
         graph = self.graph.at(step.frame) if step.frame else self.graph
         node, state = graph.nodes[step.node], self.saving.state_for(step)
+        if self.saving.observer is not None:
+            state._observer = self.saving.observer
         if node.reads is not None:
             state = limited(state, node.reads, node.name, [op.key for op in step.item])
         context = Context(self, step, self.config, node.is_async) if node.wants_context else None

@@ -62,7 +62,8 @@ async def choose(graph: Graph, node: str, state: State, emit: Emit | None) -> li
         if inspect.isawaitable(result):
             result = await result
         if emit is not None:
-            emit("edge.evaluate", node, **{"from": node, "to": edge.target, "result": bool(result)})
+            facts = {"from": node, "to": edge.target, "name": edge.label, "result": bool(result)}
+            emit("edge.evaluate", node, **facts)
         if result:
             return [edge.target]
     plain: list[str | Send] = [edge.target for edge in edges if edge.when is None]
@@ -125,6 +126,10 @@ class Waves:
         self._codec, self._interrupt_after = execution.codec, execution.settings.interrupt_after
         self.reused: Collection[str] = ()
         """The steps that did not run, so that nobody is asked what to do after them."""
+        self._taken: list[tuple[str, str]] = []
+        """The edges that the last wave took, from one node to another; found only if somebody listens."""
+        self._chosen: dict[str, str] = {}
+        """The names of the conditions that chose them, by the node that they are asked after."""
         rules, schema = execution.rules, execution.graph.schema
         gated = rules.interrupt_before or self._interrupt_after
         is_plain = rules.barrier and not gated and self._run.reuse is None
@@ -147,7 +152,9 @@ class Waves:
                 cells = advance(cells, reduced)
             state = state_view(cells, self._codec, self._saving.run_id, "", steps[-1].node, clock.time())
             targets = await self._find_next(graph, steps, state, waiting)
-            targets = targets or closing(graph, steps, len(frame.active) - len(steps))
+            if not targets:
+                targets = closing(graph, steps, len(frame.active) - len(steps))
+                self._taken += [(steps[-1].node, target.node) for target in targets]
         self.end_wave(
             WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names), frame, steps
         )
@@ -171,7 +178,7 @@ class Waves:
     ) -> tuple[Target, ...]:
         """Return what finished steps lead to; `waiting` learns of the joins that they have reached."""
         found: list[tuple[str, list[Target]]] = []
-        emit = self._saving.emit if self._saving.observer is not None else None
+        emit = self._evaluated if self._saving.observer is not None else None
         chosen_for: set[str] = set()
         for node, goto in ((step.node, step.goto) for step in steps):
             if goto is not None:
@@ -190,15 +197,30 @@ class Waves:
                     found.append((node, to_targets(graph, node, [join.target], self._codec)))
                 else:
                     waiting[join.id] = arrived
+        self._taken = [] if emit is None else [(node, to.node) for node, targets in found for to in targets]
         return merge_targets(graph, found)
+
+    def _evaluated(self, type: str, node: str, /, **data: Any) -> None:
+        """Tell the observers what a condition said, and remember its name for the transition that it makes."""
+        if data["result"]:
+            self._chosen[node] = data["name"]
+        self._saving.emit(type, node, **data)
+
+    def _say_transitions(self, graph: Graph, taken: Iterable[tuple[str, str]]) -> None:
+        """Tell the observers which edges were taken, each with its name."""
+        for source, target in taken if self._saving.hears("edge.transition") else ():
+            plain = (edge.label for edge in graph.edges_from.get(source, ()) if edge.target == target)
+            name = self._chosen[source] if source in self._chosen else next(plain, "")
+            self._saving.say("edge.transition", source, **{"from": source, "to": target, "name": name})
+        self._taken, self._chosen = [], {}
 
     def _tell_wave(self, frame: Frame, steps: list[Step], targets: tuple[Target, ...]) -> None:
         """Tell the observers of the end of a wave."""
-        say = self._saving.say
-        for step in steps:
-            for target in targets:
-                say("edge.transition", step.node, **{"from": step.node, "to": target.node})
-        say("state.update", keys=sorted({op.key for step in steps for op in step.ops}))
+        say, state = self._saving.say, self._saving.state(frame)
+        self._say_transitions(self._graph.at(frame.path), self._taken)
+        keys = sorted({op.key for step in steps for op in step.ops})
+        nodes = list(dict.fromkeys(step.node for step in steps))
+        say("state.update", nodes[0] if len(nodes) == 1 else "", keys=keys, nodes=nodes, state=state)
         for name in dict.fromkeys(target.node for target in targets):
             if frame.visits[name] > 1:
                 say(
@@ -252,11 +274,13 @@ class Waves:
         waiting = tuple(frame.waiting.items()) if frame.waiting else ()
         record = WaveFinished(frame.path, (), targets, waiting, names)
         if self._interrupt_after:
+            self._taken = [(step.node, target.node) for target in targets]
             self.end_wave(record, frame, [step])
             return True
         self._saving.record(record)
         self._saving.mark(frame, [step.node], [target.node for target in targets])
         if self._saving.observer is not None:
+            self._taken = [(step.node, target.node) for target in targets]
             self._tell_wave(frame, [step], targets)
         return True
 
@@ -315,14 +339,14 @@ class Waves:
             return False  # The loop finds the same, and records it.
         name, saving = f"{node}#{root.visits.get(node, 0) + 1}", self._saving
         if saving.observer is not None:
-            facts = {"step": step.id, "error": False, "seconds": attempt.seconds}
-            saving.say("node.complete", step.node, **facts, update={op.key: op.value for op in ops})
+            saving.say_complete(step, ops, attempt.seconds)
         saving.record(StepAdvanced(step.id, tuple(ops), name, attempt.seconds))
         saving.mark(root, [step.node], [node])
         saving.flush()
         if saving.observer is not None:
-            saving.say("edge.transition", step.node, **{"from": step.node, "to": node})
-            saving.say("node.start", node, step=name, attempt=1, iteration=root.waves + 1)
+            self._say_transitions(self._graph, [(step.node, node)])
+            for upcoming in root.active.values():
+                saving.say_start(upcoming)
             saving.tell_saved()
         return True
 
@@ -396,7 +420,7 @@ class Ending:
         if due_at is None:
             self._saving.settings.journal.deadlines.forget(self._saving.run_id)
         if self._saving.observer is not None:
-            self._say_end(status, reason)
+            self._say_end(status, reason, node)
 
     def _remedies(self, cause: BaseException | None) -> tuple[Remedy, ...]:
         """Return what can be done about a failure: a resume, unless that would only repeat it."""
@@ -408,12 +432,13 @@ class Ending:
             return (Remedy("settle", name),)
         return (Remedy("resume", name),)
 
-    def _say_end(self, status: RunStatus, reason: str) -> None:
+    def _say_end(self, status: RunStatus, reason: str, node: str) -> None:
         run = self._saving.run
         if status == RunStatus.COMPLETED:
-            self._say("graph.complete", exit_point=run.root.last_node, iterations=run.root.waves)
+            facts = {"exit_point": run.root.last_node, "iterations": run.root.waves}
+            self._say("graph.complete", **facts, state=self._saving.state())
         elif status == RunStatus.FAILED:
-            self._say("graph.fail", error=reason)
+            self._say("graph.fail", error=reason, node=node, state=self._saving.state())
         elif status != RunStatus.PAUSED:
             self._say("graph.cancel", status=str(status), reason=reason)
         for pause in run.pauses.values() if status == RunStatus.PAUSED else ():

@@ -20,7 +20,7 @@ from holdfast.errors import (
     HoldfastError,
     suggestion,
 )
-from holdfast.events import Event, Observer, resolve_observer
+from holdfast.events import ObserverLike, resolve_observer
 from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Retry, Route
 from holdfast.graph.validation import check
 from holdfast.journal.journal import Journal
@@ -325,7 +325,7 @@ class StateGraph:
         on_change: str = "warn",
         checkpoint_dir: str | Path | None = None,
         time_limit: float | dt.timedelta | None = None,
-        observer: Observer | str | Callable[[Event], object] | None = None,
+        observer: ObserverLike = None,
         encryption_key: str | bytes | None = None,
         encryption: str | None = None,
         facts: bool | Mapping[str, Any] = True,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from holdfast import clock
 from holdfast.errors import CodecError, suggestion
-from holdfast.events import Event, Observer, tell
+from holdfast.events import Event, Observer, ObserverLike, resolve_observer, tell
 from holdfast.state.codec import Codec
 from holdfast.state.ops import GUARDED, ReadOnly, Slot, freeze, thaw
 
@@ -81,7 +81,7 @@ class State(_Core, Mapping[str, Any]):
         self,
         data: Mapping[str, Any] | None = None,
         *,
-        observer: Observer | None = None,
+        observer: ObserverLike = None,
         run_id: str | None = None,
         checkpoint_id: str = "",
         checkpoint_node: str = "",
@@ -93,7 +93,7 @@ class State(_Core, Mapping[str, Any]):
             cells[key] = Slot(None, None, frozen, care)
         self._cells = cells
         self._codec = _DEFAULT_CODEC
-        self._observer = observer
+        self._observer = heard_by = resolve_observer(observer)
         self._run = run_id or str(uuid.uuid4())
         self._ident = checkpoint_id
         self._node = checkpoint_node
@@ -101,8 +101,8 @@ class State(_Core, Mapping[str, Any]):
         self._handed = None
         if not cells.keys().isdisjoint(_NAMES):
             object.__setattr__(self, "__class__", _NamesakeState)
-        if observer is not None:
-            tell(observer, Event("state.create", self._run, timestamp=self._time))
+        if heard_by is not None:
+            tell(heard_by, Event("state.create", self._run, data={"keys": len(cells)}, timestamp=self._time))
 
     @property
     def run_id(self) -> str:
@@ -193,11 +193,16 @@ class State(_Core, Mapping[str, Any]):
         return {key: thaw(self[key]) for key in self._cells}
 
     def set(self, key: str, value: Any) -> State:
-        """Return a new state in which `key` is `value`."""
-        return self.merge({key: value})
+        """Return a new state in which `key` is `value`. The observer, if any, gets the event `state.set`."""
+        self._tell("state.set", key=key)
+        return self._merged({key: value})
 
     def merge(self, other: Mapping[str, Any]) -> State:
-        """Return a new state with the items of `other` put over these."""
+        """Return a new state with the items of `other` put over these. The observer gets `state.merge`."""
+        self._tell("state.merge", keys=len(other))
+        return self._merged(other)
+
+    def _merged(self, other: Mapping[str, Any]) -> State:
         cells = dict(self._cells)
         for key, value in other.items():
             frozen, care = freeze(value)
@@ -206,13 +211,16 @@ class State(_Core, Mapping[str, Any]):
 
     def clone(self) -> State:
         """Return an equal state. The observer, if there is one, gets the event `state.clone`."""
-        if self._observer is not None:
-            tell(self._observer, Event("state.clone", self._run, data={"keys": len(self._cells)}))
+        self._tell("state.clone", keys=len(self._cells))
         return self._with(self._cells)
+
+    def _tell(self, type: str, **data: Any) -> None:
+        if self._observer is not None:
+            tell(self._observer, Event(type, self._run, data=data))
 
     def set_checkpoint_node(self, node: str) -> State:
         """Return a new state as of now, produced by `node`."""
-        state = self._with(self._cells)
+        state = self.clone()
         state._node, state._time = node, clock.time()
         return state
 
@@ -247,6 +255,11 @@ def state_view(cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, no
     self._handed = None
     self.__class__ = State if cells.keys().isdisjoint(_NAMES) else _NamesakeState
     return self  # type: ignore[return-value]
+
+
+def slots_of(state: State) -> Mapping[str, Slot]:
+    """Return the values of a state as they are held."""
+    return state._cells
 
 
 def overlaid(state: State, item: Mapping[str, Slot]) -> State:

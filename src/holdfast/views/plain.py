@@ -16,16 +16,19 @@ import json
 import math
 import operator
 import pathlib
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from holdfast.errors import CodecError, problem_of
 from holdfast.journal.run_state import Spending
 from holdfast.state import standard_types as budget
 from holdfast.state.codec import Codec, Unknown
+from holdfast.state.ops import Op, Slot
 from holdfast.state.standard_types import Allowance
-from holdfast.state.state import State
+from holdfast.state.state import State, slots_of
 from holdfast.values import utc_time
 
 MAX_DEPTH = 60
@@ -341,6 +344,82 @@ def preview_raw(raw: bytes, codec: Codec, width: int = 80) -> str:
         return preview(codec.decode(raw), width)
     except CodecError as error:
         return f"<unreadable here: {error}>"[:width]
+
+
+# What steps see and change, at a glance: little of it, without what its name says is secret, at a bounded cost.
+
+
+GLANCE = 240
+"""The most characters of a preview of a state or an update."""
+_MOST_GLANCED, _MOST_MEASURED = 300, 2000
+_SECRET = re.compile(
+    r"pass(word|wd|phrase)|secret|token|api_?key|authorization|credential|private_?key", re.I
+)
+
+
+def preview_state(state: State) -> str:
+    """Return a state on one line, cut short; texts under keys such as `password` are shown as `***`."""
+    some = itertools.islice(slots_of(state).items(), GLANCE)
+    return _preview_values((key, partial(_seen, slot)) for key, slot in some)
+
+
+def preview_ops(ops: Iterable[Op]) -> str:
+    """Return the values of changes on one line, as `preview_state` does."""
+    some = itertools.islice((op for op in ops if op.kind != "drop"), GLANCE)
+    return _preview_values((op.key, partial(_seen, op)) for op in some)
+
+
+def state_size(state: State) -> int:
+    """Return about how many bytes a state has; of values with very many parts, only some parts count."""
+    left, found = iter(range(_MOST_MEASURED)), 0
+    for key, slot in itertools.islice(slots_of(state).items(), _MOST_MEASURED):
+        stored = slot.written()
+        found += len(key)
+        found += _measured(slot.get(), left) if stored is None else sum(len(change[1]) for change in stored)
+    return found
+
+
+def _preview_values(values: Iterable[tuple[str, Callable[[], Any]]]) -> str:
+    left = iter(range(_MOST_GLANCED))
+    return preview({key: _glance(key, value(), left) for key, value in values}, GLANCE)
+
+
+def _seen(held: Slot | Op) -> Any:
+    """Return a value; one that is stored, large and not yet decoded is only measured."""
+    changes = held.written() if isinstance(held, Slot) else [(held.kind, held.raw, 0)]
+    if changes is not None and (size := sum(len(change[1]) for change in changes)) > TOO_BIG_TO_PREVIEW:
+        return f"<{size_text(size)}>"
+    try:
+        return held.get() if isinstance(held, Slot) else held.value
+    except CodecError:
+        return "<unreadable here>"
+
+
+def _glance(key: object, value: Any, left: Iterator[int], depth: int = 0) -> Any:
+    """Return as many parts of a value as are left; what a key says is secret is hidden."""
+    if next(left, None) is None or depth > MAX_DEPTH:
+        return "…"
+    if isinstance(key, str) and _SECRET.search(key) and not isinstance(value, (int, float, type(None))):
+        return "***"
+    if isinstance(value, Mapping):
+        pairs = itertools.islice(pairs_of(value), GLANCE // 4)
+        return {name: _glance(name, item, left, depth + 1) for name, item in named(pairs)}
+    if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
+        return [_glance(None, item, left, depth + 1) for item in itertools.islice(value, GLANCE // 2)]
+    return _shortened(value, GLANCE)
+
+
+def _measured(value: Any, left: Iterator[int]) -> int:
+    """Return about how many bytes a value has, counting as many of its parts as are left."""
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    if isinstance(value, Mapping):
+        parts = (_measured(key, left) + _measured(item, left) for key, item in pairs_of(value))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = (_measured(item, left) for item in value)
+    else:
+        return int(getattr(value, "nbytes", 8))
+    return sum(size for size, _ in zip(parts, left, strict=False))
 
 
 def size_text(size: float) -> str:

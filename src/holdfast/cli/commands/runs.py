@@ -47,6 +47,7 @@ from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import RunNotFound
+from holdfast.events import DIALECTS
 from holdfast.fleet.queues import held_back
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.values import RunStatus, readable_step
@@ -319,6 +320,7 @@ def _waits_for(pause: PauseView) -> str:
     flag("--replay", "Print the events at the pace at which they happened."),
     number("--speed", 0.001, "TIMES", "Replay so many times as fast.", 1.0),
     every(0.3),
+    choice("--dialect", DIALECTS, "Name the types of events as another system does."),
     STORE,
     JSON,
 )
@@ -332,6 +334,7 @@ def events(session: Session, options: Options) -> int:
       holdfast events research --follow
       holdfast events research --replay --speed 20
       holdfast events research --json | jq -r 'select(.type == "node.error") | .text'
+      holdfast events research --json --dialect task | jq -r 'select(.type == "task_error") | .text'
     """
     if options.follow and options.replay:
         raise click.UsageError(
@@ -340,22 +343,24 @@ def events(session: Session, options: Options) -> int:
     run_id = session.run(options.run).run
     timeline = Timeline(session.journal, run_id, options.since)
     try:
-        _print_events(session, timeline, options.speed if options.replay else None)
+        _print_events(session, timeline, options.dialect, options.speed if options.replay else None)
         while options.follow and _continues(session, run_id, timeline):
             time.sleep(options.every)
-            _print_events(session, timeline)
+            _print_events(session, timeline, options.dialect)
     except KeyboardInterrupt:
         return INTERRUPTED
     return COMPLETED
 
 
-def _print_events(session: Session, timeline: Timeline, speed: float | None = None) -> None:
+def _print_events(
+    session: Session, timeline: Timeline, dialect: str | None, speed: float | None = None
+) -> None:
     """Print the events that were stored since the last call; with a speed, at the pace at which they happened."""
-    last = None
+    last, names = None, DIALECTS[dialect or "node"]
     for each in timeline.read():
         if speed is not None and last is not None:
             time.sleep(max(0.0, (each.at - last).total_seconds()) / speed)
-        last = each.at
+        last, each = each.at, replace(each, type=names.get(each.type, each.type))
         text = f"{local_time(each.at)}  {each.seq:>5}  {one_line(each.text, 500)}"
         click.echo(json_text(each, indent=None) if session.as_json else text)
 
