@@ -15,7 +15,7 @@ from holdfast.engine.checkpoint_files import check_config, check_options, has_wo
 from holdfast.engine.checkpoint_files import read as read_checkpoint_file
 from holdfast.engine.confirmation import admitted_file, as_of, confirm
 from holdfast.engine.resume import find_run, is_checkpoint_file
-from holdfast.engine.runner import ObserverLike, known_apps
+from holdfast.engine.runner import known_apps
 from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention
 from holdfast.errors import (
     CannotRerun,
@@ -27,7 +27,7 @@ from holdfast.errors import (
     UnknownWorkflow,
     did_you_mean,
 )
-from holdfast.events import Event, Observer
+from holdfast.events import Event, Observer, ObserverLike
 from holdfast.graph.graph import Graph, base_name, outline_names, renamed_nodes
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import frame_of, node_of
