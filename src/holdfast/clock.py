@@ -5,11 +5,14 @@ Call `clock.time()`; never write `from holdfast.clock import time`, which would 
 
 from __future__ import annotations
 
+import time as _standard
 from collections.abc import Callable
 from time import monotonic, perf_counter, sleep, time
 from typing import Any
 
-__all__ = ["glance", "loop_factory", "monotonic", "perf_counter", "sleep", "time"]
+__all__ = ["glance", "loop_factory", "monotonic", "perf_counter", "sleep", "time", "visible_time"]
+
+_real_time = time
 
 loop_factory: Callable[[], Any] | None = None
 """Makes the event loops that Holdfast runs by itself; `None` is asyncio's own way."""
@@ -18,3 +21,8 @@ loop_factory: Callable[[], Any] | None = None
 def glance(seconds: float) -> float:
     """How long to wait at once where somebody looks every so many seconds whether waiting is still wanted."""
     return seconds
+
+
+def visible_time() -> float:
+    """Return `time()` for what users see; where they replaced `time.time` itself, that is what they see."""
+    return _standard.time() if time is _real_time else time()

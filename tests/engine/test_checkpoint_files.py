@@ -203,7 +203,7 @@ def test_the_saved_config_is_merged_with_the_given_and_the_given_wins(app: App, 
 
 
 def test_a_file_whose_node_is_gone_is_an_error(app: App, tmp_path: Path) -> None:
-    path = app.save_checkpoint(tmp_path / "x.pkl", {}, "x")
+    path = chain("x").compile().save_checkpoint(tmp_path / "x.pkl", {}, "x")
 
     with pytest.raises(GraphChanged, match="node not found: x"):
         app.invoke(checkpoint=path)

@@ -258,15 +258,15 @@ def test_a_run_of_another_workflow_is_left_alone(ran: list[str]) -> None:
     assert ran == ["a"] and billing.resume("r").status == RunStatus.COMPLETED
 
 
-def test_an_input_and_a_checkpoint_cannot_be_given_together(ran: list[str]) -> None:
+def test_an_input_beside_a_checkpoint_is_an_update_of_its_state(ran: list[str]) -> None:
+    """R4.3: a resume with a state update."""
     store = crashed(abc(ran), at=2)
     app = abc(ran).compile(store)
 
-    with pytest.raises(StateInvalid, match="either an input or checkpoint="):
-        app.invoke({"n": 1}, checkpoint="r")
     with pytest.raises(StateInvalid, match="either run_id= or checkpoint="):
         app.invoke(run_id="other", checkpoint="r")
-    assert app.invoke(checkpoint="r").status == RunStatus.COMPLETED
+    outcome = app.invoke({"n": 7}, checkpoint="r")
+    assert outcome.status == RunStatus.COMPLETED and outcome.state["n"] == 7
 
 
 def test_a_failed_run_runs_its_failed_step_again_and_the_error_says_how() -> None:

@@ -118,7 +118,7 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
     ),
     "keyword-only parameter": (
         lambda: StateGraph(Log).add_node("a", _keyword_only).add_edge(START, "a"),
-        "its parameter 'db' is none of state, ctx, config and has no default",
+        "its parameter 'db' is none of state, ctx, config, node, graph and has no default",
     ),
     "condition that is no function": (
         lambda: graph("a").add_node("b", nothing).add_edge("a", "b", when="n > 0"),  # type: ignore[arg-type]

@@ -481,9 +481,10 @@ def resume_workflow(app: App, checkpoint_id: str, response: Any = "") -> Result:
     if data is None:
         return Result(error=f"Checkpoint not found: {checkpoint_id}")
     try:
-        return Result(_resume(app, data, response))
+        outcome = _resume(app, data, response)
     except HoldfastError as error:
         return Result(error=str(error))
+    return Result(outcome) if outcome.error is None else Result(error=str(outcome.error))
 
 
 def _resume(app: App, data: CheckpointData, response: Any) -> Outcome:

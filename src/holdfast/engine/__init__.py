@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.answers import answer_schema as answer_schema
+    from holdfast.engine.app import App as App
     from holdfast.engine.checkpoint_files import check_config as check_config
     from holdfast.engine.commands.control import process_inbox as process_inbox
     from holdfast.engine.commands.handlers import apply_command as apply_command
@@ -28,6 +29,7 @@ else:
 
     _HOMES = {
         "engine.answers": "answer_schema",
+        "engine.app": "App",
         "engine.checkpoint_files": "check_config",
         "engine.commands.control": "process_inbox",
         "engine.commands.handlers": "apply_command",

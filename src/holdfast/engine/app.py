@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from holdfast.engine.blocking import AsyncEventStream, Blocking, EventStream, Main, StreamQueue, run_blocking
+from holdfast.engine.blocking import AsyncEventStream, Blocking, EventStream, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
-from holdfast.engine.runner import AppBase, state_of
+from holdfast.engine.runner import AppBase, Main, state_of
 from holdfast.engine.settings import Outcome, Pause, ignore, one_of
-from holdfast.errors import CheckpointNotFound, RunExists, StateInvalid
+from holdfast.errors import CheckpointNotFound, HoldfastError, RunExists, StateInvalid
 from holdfast.events import MultiObserver, ObserverLike, in_dialect
 from holdfast.graph.graph import mermaid
 from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
@@ -70,8 +69,10 @@ class App(AppBase):
     ) -> Outcome:
         """Start a run and execute it until it completes, pauses or is cancelled.
 
-        `checkpoint` resumes instead: a file of `save_checkpoint`, or whatever `resume` takes. A failure
-        raises `ExecutionError`, Ctrl+C and SIGTERM save the run first. Works inside a running event loop.
+        `checkpoint` resumes instead: a file of `save_checkpoint`, or whatever `resume` takes; an input is then an
+        update of the saved state. A failure raises `ExecutionError`, or, if the graph was compiled with
+        `raise_exceptions=False`, is an outcome with an `error`. Ctrl+C and SIGTERM save the run first. Works inside
+        a running event loop.
 
         `reuse` names another run of this workflow: what it has finished is not run again where the node's code and
         its inputs are the same. Without an input that run's own is taken; its config holds where none is given.
@@ -108,8 +109,8 @@ class App(AppBase):
 
         The run starts when the first event is taken; a stream from which none is ever taken runs nothing, and warns.
         The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop
-        early saves and stops the run. A failure is raised after its `graph.fail` event. `stats` of the stream counts
-        its events.
+        early saves and stops the run. A failure is raised after its `graph.fail` event, or, with
+        `raise_exceptions=False`, is that event and nothing else. `stats` of the stream counts its events.
 
         `dialect` names the events as another system does: "task" (`task_start`, `checkpoint_saved`), "agent"
         (`agent_started`, `route_taken`) or "state" (`state`, `interrupt`, `final`); see `holdfast.events.DIALECTS`.
@@ -142,7 +143,7 @@ class App(AppBase):
         return own if observer is None else MultiObserver(own, observer)
 
     def _invocation(self, input: Input, observer: ObserverLike, **how: Any) -> Main:
-        return lambda private, hold: self._runner.invoke(input, self._caller(observer, private, hold), **how)
+        return self._main(observer, lambda caller: self._runner.invoke(input, caller, **how))
 
     def resume(
         self,
@@ -209,12 +210,9 @@ class App(AppBase):
         self, target: str | Path, observer: ObserverLike, idle_timeout: float | None = None, **options: Any
     ) -> Main:
         chosen = resume.ResumeOptions(**options)
-
-        def main(private: bool, hold: Callable[[Execution], None]) -> Coroutine[Any, Any, Outcome]:
-            caller = dataclasses.replace(self._caller(observer, private, hold), idle_timeout=idle_timeout)
-            return continuation.resume(self._runner, target, chosen, caller)
-
-        return main
+        return self._main(
+            observer, lambda caller: continuation.resume(self._runner, target, chosen, caller), idle_timeout
+        )
 
     def plan_resume(
         self,
@@ -579,9 +577,7 @@ class App(AppBase):
 
     def _rerun(self, run: str, step: str, observer: ObserverLike, **options: Unpack[RerunKeywords]) -> Main:
         chosen = edits.RerunOptions(**options)
-        return lambda private, hold: rewind.rerun_step(
-            self._runner, run, step, chosen, self._caller(observer, private, hold)
-        )
+        return self._main(observer, lambda caller: rewind.rerun_step(self._runner, run, step, chosen, caller))
 
     def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
         """Return what `resume(run, rerun_changed=True)` would take the run back for, if it would; change nothing."""
@@ -651,9 +647,18 @@ class App(AppBase):
         state: Mapping[str, Any],
         node: str,
         config: Mapping[str, Any] | None = None,
-    ) -> Path:
-        """Write a state and the node to go on with into a pickle file, which `load_checkpoint` reads."""
-        return checkpoint_files.save(Path(file_path), state, node, config or {})
+    ) -> Path | None:
+        """Write a state and the node to go on with into a pickle file, which `load_checkpoint` reads; return its path.
+
+        A node that the graph does not have is refused. What cannot be written raises an error, or, with
+        `raise_exceptions=False`, is logged, reported as the event `checkpoint.fail`, and `None` is returned.
+        """
+        try:
+            self._refuse_other_node(file_path, node)
+            return checkpoint_files.save(Path(file_path), state, node, config or {})
+        except HoldfastError as error:
+            self._raise_or_report(error, node)
+            return None
 
     @classmethod
     def load_checkpoint(cls, file_path: str | Path) -> dict[str, Any]:
@@ -665,21 +670,24 @@ class App(AppBase):
 
     @overload
     def resume_from_checkpoint(
-        self, file_path: Path, config: Mapping[str, Any] | None = None
+        self, file_path: Path, config: Mapping[str, Any] | None = None, *, update: Input = None
     ) -> EventStream: ...
 
     @overload
-    def resume_from_checkpoint(self, file_path: str, config: Mapping[str, Any] | None = None) -> Any: ...
+    def resume_from_checkpoint(
+        self, file_path: str, config: Mapping[str, Any] | None = None, *, update: Input = None
+    ) -> Any: ...
 
     def resume_from_checkpoint(
-        self, file_path: str | Path, config: Mapping[str, Any] | None = None
+        self, file_path: str | Path, config: Mapping[str, Any] | None = None, *, update: Input = None
     ) -> Outcome | EventStream:
         """Continue from a checkpoint: an id runs at once and returns the outcome, a file yields events.
 
         For an id see `resume`. A checkpoint file, named by its path, starts a new run with the node saved in it; the
-        run starts when the first event is taken. `config` is laid over the saved one.
+        run starts when the first event is taken. `config` is laid over the saved one, and
+        `update` changes the saved state first, by its reducers.
         """
         is_file = os.path.isfile(file_path)  # noqa: PTH113 - whatever the name is, this does not raise.
         if resume.is_checkpoint_file(file_path) or (is_file and not self.store.runs(run=str(file_path))):
-            return self.stream(checkpoint=Path(file_path), config=config)
-        return self.resume(file_path, config=config)
+            return self.stream(update, checkpoint=Path(file_path), config=config)
+        return self.resume(file_path, config=config, update=update)

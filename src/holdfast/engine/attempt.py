@@ -48,8 +48,12 @@ class Attempt:
         assert function is not None
         if node.wants_state_only:
             return function(self.state)
-        given = {"state": self.state, "ctx": self.context, "config": self.config}
-        return function(*(given[want] for want in node.wants), **{name: given[name] for name in node.named})
+        given: dict[str, Any] = {"state": self.state, "ctx": self.context, "config": self.config}
+        given["node"] = node.name
+        if self.context is not None and node.wants_graph:
+            given["graph"] = self.context._graph
+        args, kwargs = node.arguments(given)
+        return function(*args, **kwargs)
 
     def run_here(self) -> None:
         """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
@@ -332,13 +336,12 @@ class Results:
         nodes = tuple(dict.fromkeys(other.node for other in run.root.active.values() if other.status != DONE))
         nodes = nodes or (END,)
         gate = step.node if kind == "before" and not step.frame else ""
-        path = files.automatic_path(directory, step.node)
+        state, config = self._saving.state(), self._host.config
         try:
-            files.save(path, self._saving.state(), gate or nodes[0], self._host.config, nodes, gate)
+            return str(files.save_of_interrupt(directory, step.node, state, config, gate, *nodes))
         except (StoreError, CodecError) as error:
             self._saving.failed(error if isinstance(error, StoreError) else StoreError(problem_of(error)))
             return None
-        return str(path)
 
 
 def _delay(node: Node, step: Step, error: BaseException) -> float | None:

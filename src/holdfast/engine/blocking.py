@@ -26,14 +26,13 @@ from typing import Any, Generic, TypeVar
 from holdfast import clock
 from holdfast.engine.context import Terminated
 from holdfast.engine.loop import Execution
+from holdfast.engine.runner import Main
 from holdfast.engine.settings import Outcome, ignore
 from holdfast.errors import Remedy, ResourceExhausted, with_remedies
 from holdfast.events import Event
 from holdfast.stores.base import in_memory_only
 from holdfast.threads import Flag, start
 from holdfast.values import RunStatus
-
-Main = Callable[[bool, Callable[[Execution], None]], Coroutine[Any, Any, Outcome]]
 
 Result = TypeVar("Result")
 

@@ -141,30 +141,57 @@ VERSION = "1.0"
 SUFFIX = ".pkl"
 
 
-def save(
-    path: Path,
-    state: Mapping[str, Any],
-    node: str,
-    config: Mapping[str, Any],
-    next_nodes: tuple[str, ...] | None = None,
-    gate: str = "",
+def save(path: Path, state: Mapping[str, Any], node: str, config: Mapping[str, Any]) -> Path:
+    """Write a checkpoint file, whole or not at all, in place of one that is there."""
+    content = _content(state, node, config, clock.visible_time())
+    with _written(path, content) as temporary:
+        temporary.replace(path)
+    logger.debug("saved checkpoint %s (node %s)", path, node)
+    return path
+
+
+def save_of_interrupt(
+    directory: Path, step: str, state: Mapping[str, Any], config: Mapping[str, Any], gate: str, *nodes: str
 ) -> Path:
-    """Write a checkpoint file, whole or not at all. `gate` is the node that it was written before."""
-    content: dict[str, Any] = {
+    """Write the checkpoint file of an interrupt at a step's node; never over another file.
+
+    It is named after the node and the time in milliseconds, or the next millisecond whose name is free, whichever
+    process took it. `nodes` run next; `gate` is the node that the run waits before, if it does.
+    """
+    now = clock.visible_time()
+    stamp, content = int(now * 1000), _content(state, gate or nodes[0], config, now)
+    content["next"] = list(nodes)
+    if gate:
+        content["gate"] = gate
+    path = directory / f"{step}_{stamp}{SUFFIX}"
+    with _written(path, content) as temporary:
+        while not _named(temporary, path):
+            stamp += 1
+            path = directory / f"{step}_{stamp}{SUFFIX}"
+    logger.debug("saved checkpoint %s (node %s)", path, content["node"])
+    return path
+
+
+def _content(
+    state: Mapping[str, Any], node: str, config: Mapping[str, Any], timestamp: float
+) -> dict[str, Any]:
+    return {
         "state": {key: thaw(state[key]) for key in state},
         "node": node,
         "config": {key: thaw(value) for key, value in config.items()},
-        "timestamp": clock.time(),
+        "timestamp": timestamp,
         "version": VERSION,
     }
-    if next_nodes is not None:
-        content["next"] = list(next_nodes)
-    if gate:
-        content["gate"] = gate
+
+
+@contextlib.contextmanager
+def _written(path: Path, content: dict[str, Any]) -> Iterator[Path]:
+    """Yield a file beside `path` that holds the content, to be given its name; it is gone in the end."""
     try:
         data = pickle.dumps(content, protocol=4)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"checkpoint {path} cannot be saved: {error}") from error
+    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -172,11 +199,28 @@ def save(
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        yield Path(temporary)
     except OSError as error:
         raise StoreError(f"checkpoint {path} cannot be saved: {error}") from error
-    logger.debug("saved checkpoint %s (node %s)", path, node)
-    return path
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+
+
+def _named(temporary: Path, path: Path) -> bool:
+    """Give a file a name; return `False` if another file has it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # A file system without links: the name is taken first.
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        temporary.replace(path)
+    return True
 
 
 class CheckpointFile(NamedTuple):
@@ -252,14 +296,6 @@ def _check(path: Path, content: Any) -> None:
         raise CodecError(
             f"incompatible checkpoint file {path}: version {content.get('version')!r}, this reads {VERSION!r}"
         )
-
-
-def automatic_path(directory: Path, node: str) -> Path:
-    """Where the checkpoint of an interrupt goes: the node and the time in milliseconds; never an existing file."""
-    stamp = int(clock.time() * 1000)
-    while (path := directory / f"{node}_{stamp}{SUFFIX}").exists():
-        stamp += 1
-    return path
 
 
 # How large a pickle is once it is read: its program is gone through, and nothing of it is made.

@@ -21,6 +21,7 @@ from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_q
 from holdfast.values import step_label
 
 if TYPE_CHECKING:
+    from holdfast.engine.app import App
     from holdfast.engine.saving import StepHost
 
 logger = logging.getLogger("holdfast.nodes")
@@ -73,6 +74,11 @@ class Context:
     def node(self) -> str:
         """The node's name."""
         return self._step.node
+
+    @property
+    def _graph(self) -> App:
+        """The compiled graph that the run is executed with."""
+        return engine.App(self._host.settings)
 
     @property
     def visit(self) -> int:

@@ -21,6 +21,7 @@ from holdfast.engine.resume import (
     load_latest,
     refuse_finished,
 )
+from holdfast.engine.resume import edits as edits_of
 from holdfast.engine.runner import Runner, state_of
 from holdfast.engine.settings import Caller, Outcome, Stats, public_pauses
 from holdfast.errors import GraphChanged, RunConflict, StateInvalid
@@ -52,15 +53,10 @@ _MOST_CHANGES = 10
 
 
 async def go_on_from(
-    runner: Runner,
-    checkpoint: str | Path,
-    run_id: str | None,
-    config: Mapping[str, Any] | None,
-    answers: Mapping[str, Any] | None,
-    caller: Caller,
+    runner: Runner, checkpoint: str | Path, run_id: str | None, options: Mapping[str, Any], caller: Caller
 ) -> Outcome:
-    """Go on from a checkpoint file, or from whatever `resume` takes."""
-    return await resume(runner, checkpoint, ResumeOptions(answers=answers, config=config), caller, run_id)
+    """Go on from a checkpoint file, or from whatever `resume` takes, with options of a resume."""
+    return await resume(runner, checkpoint, ResumeOptions(**options), caller, run_id)
 
 
 async def resume(
@@ -238,6 +234,8 @@ async def _from_file(
     run, owner = runner.new_run_id(run_id), this_owner(runner.journal.store)
     first = () if provenance is None else (provenance.record(),)
     writer = await runner.new_run(content["state"], run, config, owner, nodes=nodes, first=first)
+    for edited in edits_of(settings.graph, writer.run, options.update or {}, settings.codec):
+        writer.record(edited)
     if provenance is not None:
         writer.set_info(dataclasses.replace(writer.info, origin=provenance.text()))
     if gate := str(content.get("gate", "")):

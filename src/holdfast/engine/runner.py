@@ -7,7 +7,7 @@ import itertools
 import logging
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -28,6 +28,8 @@ from holdfast.errors import (
     RunExists,
     StateInvalid,
     StoreError,
+    problem_of,
+    suggestion,
 )
 from holdfast.events import Event, MultiObserver, ObserverLike, resolve_observer, tell
 from holdfast.graph.graph import Graph, base_name
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
+Main = Callable[[bool, Callable[[Execution], None]], Coroutine[Any, Any, Outcome]]
 
 _NO_CONFIG = Codec().encode({})
 
@@ -80,9 +83,8 @@ class Runner:
         if checkpoint is not None:
             if reuse is not None:
                 raise StateInvalid("give either reuse= or checkpoint=, not both: reuse= is for a new run")
-            if input is not None:
-                raise StateInvalid("give either an input or checkpoint=, not both; use resume(…, update=…)")
-            return await engine.go_on_from(self, checkpoint, run_id, config, answers, caller)
+            how = {"update": input, "config": config, "answers": answers}
+            return await engine.go_on_from(self, checkpoint, run_id, how, caller)
         if config is not None and not isinstance(config, Mapping):
             raise StateInvalid(f"config must be a mapping such as {{'name': value}}, not {config!r:.80}")
         if answers:
@@ -253,7 +255,7 @@ class Runner:
                 engine.janitor.ran(settings, writer.info.workflow)
         await self._process_inbox(execution, status)
         self._delete_unwanted(execution, status)
-        if execution.ending.failure is not None:
+        if execution.ending.failure is not None and caller.raises:
             raise execution.ending.failure
         return self._outcome(execution, status, kept)
 
@@ -322,6 +324,7 @@ class Runner:
             stats,
             tuple(warnings),
             tuple(reused.steps) if reused is not None else (),
+            execution.ending.failure,
         )
 
 
@@ -360,12 +363,62 @@ class AppBase:
         for info in self.store.runs(run=run_id):
             self._runner.refuse_other_workflow(info)
 
+    def _refuse_other_node(self, path: str | Path, node: str) -> None:
+        """Refuse to save a checkpoint file for a node that the graph does not have."""
+        nodes = self._settings.graph.nodes
+        if node not in nodes and node != END:
+            raise StateInvalid(f"checkpoint {path}: node not found: {node}{suggestion(node, nodes)}")
+
+    def _raise_or_report(self, error: HoldfastError, node: str) -> None:
+        """Raise why a checkpoint file of a node was not saved, or log it and report it to the observer."""
+        if self._settings.raise_exceptions:
+            raise error
+        logger.error("%s", error)
+        if self._settings.observer is not None:
+            facts = {"error": problem_of(error), "consecutive": 1}
+            tell(self._settings.observer, Event("checkpoint.fail", "", node, facts))
+
     def _caller(
         self, observer: ObserverLike, private: bool = False, hold: Callable[[Execution], None] = ignore
     ) -> Caller:
         own, given = self._settings.observer, resolve_observer(observer)
         both = MultiObserver(own, given) if own is not None and given is not None else own or given
-        return Caller(both, private, hold)
+        return Caller(both, private, hold, raises=self._settings.raise_exceptions)
+
+    def _main(
+        self,
+        observer: ObserverLike,
+        work: Callable[[Caller], Coroutine[Any, Any, Outcome]],
+        idle_timeout: float | None = None,
+    ) -> Main:
+        """Return the coroutine that does some work for a caller; if nothing is to be raised, it has an outcome.
+
+        Workers, which have an `idle_timeout`, get every failure as an exception.
+        """
+
+        async def main(private: bool, hold: Callable[[Execution], None]) -> Outcome:
+            caller = self._caller(observer, private, hold)
+            if idle_timeout is not None:
+                caller = dataclasses.replace(caller, idle_timeout=idle_timeout, raises=True)
+            try:
+                return await work(caller)
+            except HoldfastError as error:
+                if caller.raises:
+                    raise
+                return _failed(error, caller)
+
+        return main
+
+
+def _failed(error: HoldfastError, caller: Caller) -> Outcome:
+    """Return the outcome of what could not be executed, or not to its end, and report it to the observers."""
+    run_id, state = "", State()
+    if isinstance(error, ExecutionError):
+        run_id, state = error.run_id or "", State(error.state or {})
+    logger.error("%s", error)
+    if caller.observer is not None:
+        tell(caller.observer, Event("graph.fail", run_id, data={"error": problem_of(error)}))
+    return Outcome(RunStatus.FAILED, state, run_id, "", error=error)
 
 
 class KnownApps:

@@ -124,6 +124,8 @@ class Settings:
     """Whether runs are kept in memory because nobody named a store."""
     facts: Mapping[str, Any] | None = field(default_factory=dict)
     """What is recorded of the environment beside what is found out; `None` if nothing is to be."""
+    raise_exceptions: bool = True
+    """Whether a failure is raised, or only reported as an event and returned as an outcome."""
 
 
 def ignore(execution: Any) -> None:
@@ -134,13 +136,15 @@ def ignore(execution: Any) -> None:
 class Caller:
     """Who has a run executed. `private` says that the event loop may be blocked; `hold` is given the execution.
 
-    `idle_timeout` is how long an execution that has nothing to do waits; see `Execution`.
+    `idle_timeout` is how long an execution that has nothing to do waits; see `Execution`. `raises` says that the
+    failure of a run is raised.
     """
 
     observer: Observer | None
     private: bool = False
     hold: Callable[[Any], None] = ignore
     idle_timeout: float | None = None
+    raises: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,10 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an execution: the run is completed, paused or cancelled. A failure is raised instead."""
+    """The result of an execution: the run is completed, paused or cancelled.
+
+    A failure is raised instead, or, with `raise_exceptions=False`, an outcome that is `failed` and has the `error`.
+    """
 
     status: RunStatus
     state: State
@@ -203,6 +210,8 @@ class Outcome:
     """What went wrong and was passed over: failed steps under on_failure="continue", unsaved checkpoints."""
     reused: tuple[str, ...] = ()
     """The steps that this execution was given the results of, instead of running them, by their ids."""
+    error: HoldfastError | None = None
+    """Why it failed, where that is not raised."""
 
 
 def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:

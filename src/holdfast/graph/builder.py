@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engine.app import App
+from holdfast.engine.blocking import EventStream
 from holdfast.engine.decide import Rules
 from holdfast.engine.environment import checked_facts
-from holdfast.engine.settings import ON_CHANGE, CheckpointPolicy, Retention, Settings, one_of
+from holdfast.engine.settings import ON_CHANGE, CheckpointPolicy, Outcome, Retention, Settings, one_of
 from holdfast.errors import (
     GraphInvalid,
     HoldfastError,
@@ -32,7 +33,9 @@ from holdfast.stores import open_store
 from holdfast.stores.base import Store, is_in_memory
 from holdfast.values import START
 
-_GIVEN = ("state", "ctx", "config")
+_GIVEN = ("state", "ctx", "config", "node", "graph")
+_GIVEN_WITHOUT_DEFAULT = ("node", "graph")
+"""What is given only to a parameter without a default: a loop that adds nodes may bind its own variables so."""
 
 
 class StateGraph:
@@ -50,6 +53,7 @@ class StateGraph:
         name: str = "graph",
         max_iterations: int = 1000,
         checkpoint_dir: str | Path | None = None,
+        raise_exceptions: bool = True,
         version: str = "",
     ) -> None:
         self.name, self.max_iterations, self.version = name, max_iterations, version
@@ -64,7 +68,8 @@ class StateGraph:
         self._problems: list[str] = []
         self._is_dag = False
         self._last: str | None = None
-        self._checkpoint_dir = checkpoint_dir
+        self._checkpoint_dir, self.raise_exceptions = checkpoint_dir, raise_exceptions
+        self._app: App | None = None
 
     def add_node(
         self,
@@ -87,8 +92,8 @@ class StateGraph:
     ) -> StateGraph:
         """Add a node: a function, sync or async, or another graph.
 
-        A function receives what it names of `state`, `ctx` and `config`, and returns an update of the
-        state, a `Command`, a whole `State`, or nothing.
+        A function receives what it names of `state`, `ctx`, `config`, `node` (the name of the node) and `graph`
+        (the compiled graph, an `App`), and returns an update of the state, a `Command`, a whole `State`, or nothing.
 
         - `after`: the nodes it waits for (DAG style); with several it runs when all have finished.
         - `retry`, `timeout` (seconds): how often and how long it is tried.
@@ -122,7 +127,7 @@ class StateGraph:
             if_interrupted = "rerun" if idempotent else "fail"
         options: dict[str, Any] = {
             "retry": retry,
-            "timeout": timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout,
+            "timeout": _seconds(timeout),
             "if_interrupted": if_interrupted,
             "version": version,
             "goto": tuple(goto),
@@ -133,21 +138,21 @@ class StateGraph:
             "reads": None if reads is None else self._reads(name, reads),
             "reusable": reusable,
         }
-        if isinstance(function, (StateGraph, App)):
-            graph = function.graph if isinstance(function, App) else function.build()
-            self._nodes[name] = Node(name, graph=graph, **options)
-        elif callable(function):
-            wants, named = self._wants(name, function)
-            self._nodes[name] = Node(
-                name, function, wants=wants, named=named, is_async=_is_async(function), **options
-            )
-        else:
-            self._problems.append(f"node {name!r} needs a function or a graph, not {function!r}")
-            self._nodes[name] = Node(name, _nothing, **options)
+        self._nodes[name] = self._node(name, function, options)
         if after is not None:
             self._is_dag = True
             self._add_after(name, after)
         return self
+
+    def _node(self, name: str, function: Any, options: Mapping[str, Any]) -> Node:
+        if isinstance(function, (StateGraph, App)):
+            graph = function.graph if isinstance(function, App) else function.build()
+            return Node(name, graph=graph, **options)
+        if callable(function):
+            wants, named = self._wants(name, function)
+            return Node(name, function, wants=wants, named=named, is_async=_is_async(function), **options)
+        self._problems.append(f"node {name!r} needs a function or a graph, not {function!r}")
+        return Node(name, _nothing, **options)
 
     def _add_after(self, name: str, after: str | Iterable[str]) -> None:
         sources = [after] if isinstance(after, str) else list(dict.fromkeys(after)) or [START]
@@ -329,6 +334,7 @@ class StateGraph:
         encryption_key: str | bytes | None = None,
         encryption: str | None = None,
         facts: bool | Mapping[str, Any] = True,
+        raise_exceptions: bool | None = None,
     ) -> App:
         """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
 
@@ -346,6 +352,8 @@ class StateGraph:
           `HOLDFAST_ENCRYPTION=require`.
         - `facts`: what a run's journal records of its environment: by default host, versions and git commit; a mapping
           is added to these; `False`, like `HOLDFAST_FACTS=0`, notes nothing.
+        - `raise_exceptions`: `False` returns a failure as an `Outcome` with an `error`, after its `graph.fail` event,
+          instead of raising it; the default is that of the graph, which is `True`.
         """
         graph = self.build()
         problems = [*self._problems, *check(graph)]
@@ -356,13 +364,9 @@ class StateGraph:
         one_of("on_change", on_change, ON_CHANGE)
         if max_parallel < 1:
             raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
-        limit = time_limit.total_seconds() if isinstance(time_limit, dt.timedelta) else time_limit
+        limit = _seconds(time_limit)
         if limit is not None and not limit > 0:
             raise HoldfastError(f"time_limit must be more than 0 seconds, not {limit!r}")
-        if policy is None:
-            policy = CheckpointPolicy(durability=durability or "full")
-        elif durability is not None and durability != policy.durability:
-            raise HoldfastError("durability is given twice, and differently: as itself and in policy")
         directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
         seal = Seal.chosen(encryption_key, encryption, os.environ)
         if seal is not None and directory is not None:
@@ -372,12 +376,12 @@ class StateGraph:
         codec = Codec(_types(graph))
         noted = checked_facts(facts, codec)
         opened = open_store(store)
-        return App(
+        app = self._app = App(
             Settings(
                 graph=graph,
                 journal=Journal(opened, seal),
                 codec=codec,
-                policy=policy,
+                policy=_policy(policy, durability),
                 retention=retention,
                 rules=Rules(frozenset(interrupt_before), barrier, max_parallel),
                 interrupt_after=frozenset(interrupt_after),
@@ -389,11 +393,50 @@ class StateGraph:
                 outline=graph.outline(),
                 is_memory_default=store is None and is_in_memory(opened),
                 facts=noted,
+                raise_exceptions=self.raise_exceptions if raise_exceptions is None else raise_exceptions,
             )
         )
+        return app
+
+    # What the app of the last `compile` does, for those who keep the graph.
+
+    def invoke(self, input: Any = None, **options: Any) -> Outcome:
+        """Start a run with the graph as it was compiled last; see `App.invoke`."""
+        return self._last_compiled().invoke(input, **options)
+
+    def stream(self, input: Any = None, **options: Any) -> EventStream:
+        """Start a run with the graph as it was compiled last, and yield its events; see `App.stream`."""
+        return self._last_compiled().stream(input, **options)
+
+    def save_checkpoint(
+        self,
+        file_path: str | Path,
+        state: Mapping[str, Any],
+        node: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> Path | None:
+        """Write a state and the node to go on with into a file; see `App.save_checkpoint`."""
+        return self._last_compiled().save_checkpoint(file_path, state, node, config)
+
+    @classmethod
+    def load_checkpoint(cls, file_path: str | Path) -> dict[str, Any]:
+        """Return the content of a checkpoint file; see `App.load_checkpoint`."""
+        return App.load_checkpoint(file_path)
+
+    def resume_from_checkpoint(
+        self, file_path: str | Path, config: Mapping[str, Any] | None = None, *, update: Any = None
+    ) -> Any:
+        """Start a new run from a checkpoint file, and yield its events; see `App.resume_from_checkpoint`."""
+        target: Any = file_path
+        return self._last_compiled().resume_from_checkpoint(target, config, update=update)
+
+    def _last_compiled(self) -> App:
+        if self._app is None:
+            raise GraphInvalid(self.name, ["it is not compiled yet: call compile() first"])
+        return self._app
 
     def _wants(self, name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return which of state, ctx and config a node's function takes, by position and by name."""
+        """Return which of `_GIVEN` a node's function takes, by position and by name."""
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
@@ -404,7 +447,8 @@ class StateGraph:
         for index, parameter in enumerate(parameters):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            if parameter.name in _GIVEN:
+            bound = parameter.name in _GIVEN_WITHOUT_DEFAULT and parameter.default is not parameter.empty
+            if parameter.name in _GIVEN and not bound:
                 is_named = by_name or parameter.kind == parameter.KEYWORD_ONLY
                 (named if is_named else wants).append(parameter.name)
             elif index == 0 and parameter.kind != parameter.KEYWORD_ONLY:
@@ -420,6 +464,18 @@ class StateGraph:
 
 def _nothing(state: Any) -> None:
     return None
+
+
+def _seconds(length: float | dt.timedelta | None) -> float | None:
+    return length.total_seconds() if isinstance(length, dt.timedelta) else length
+
+
+def _policy(policy: CheckpointPolicy | None, durability: str | None) -> CheckpointPolicy:
+    if policy is None:
+        return CheckpointPolicy(durability=durability or "full")
+    if durability is not None and durability != policy.durability:
+        raise HoldfastError("durability is given twice, and differently: as itself and in policy")
+    return policy
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -45,7 +45,6 @@ class ConfiguredGraph(StateGraph):
             self._store = open_store(config.checkpoint.store if self.saves else "memory://")
         except StoreError as error:
             raise StoreError(f"failed to resolve checkpoint store: {problem_of(error)}") from error
-        self._app: App | None = None
 
     @property
     def saves(self) -> bool:
@@ -73,6 +72,9 @@ class ConfiguredGraph(StateGraph):
             policy = self.config.checkpoint.policy()
             self._app = self.compile(self._store, policy=policy, observer=self._observer)
         return self._app
+
+    def _last_compiled(self) -> App:
+        return self.app()
 
     def execute(self, state: Mapping[str, Any]) -> State:
         """Run the graph from its entry point to an exit point, as the run `state.run_id`; the state there."""

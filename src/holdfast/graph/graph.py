@@ -146,18 +146,30 @@ class Node:
     """Whether other runs may reuse its results."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
+    wants_graph: bool = field(init=False, default=False)
     runs_inline: bool = field(init=False, default=False)
     """Whether an execution may run it in its own thread."""
 
     def __post_init__(self) -> None:
         wanted = {*self.wants, *self.named}
         object.__setattr__(self, "wants_state_only", self.wants == ("state",) and not self.named)
-        object.__setattr__(self, "wants_context", "ctx" in wanted or self.timeout is not None)
+        object.__setattr__(self, "wants_graph", "graph" in wanted)
+        with_context = "ctx" in wanted or self.wants_graph or self.timeout is not None
+        object.__setattr__(self, "wants_context", with_context)
         inline = not self.is_async and self.timeout is None and self.executor is None
         object.__setattr__(self, "runs_inline", inline)
 
+    def arguments(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return what of `given` its function takes, by position and by name."""
+        return [given[name] for name in self.wants], {name: given[name] for name in self.named}
+
     def option_problems(self) -> Iterator[str]:
         """Yield what is wrong with its options; those of functions must not be set for a sub-graph."""
+        if self.wants_graph and self.executor not in (None, "threads"):
+            yield (
+                f"node {self.name!r}: its parameter 'graph' cannot be sent to executor={self.executor!r}; "
+                "run it here, or leave it out"
+            )
         for each in fields(self):
             value, (must, check) = getattr(self, each.name), _MUST.get(each.name, ("", bool))
             if not (must or each.name in _OF_FUNCTION) or value == each.default:

@@ -128,9 +128,10 @@ async def elsewhere(node: Node, state: State, context: Context | None, config: M
     choice, function = choice_of(node.executor), node.function
     assert function is not None
     timed = context if node.timeout is not None else None
-    given: dict[str, Any] = {"state": state, "ctx": context, "config": config}
+    given: dict[str, Any] = {"state": state, "ctx": context, "config": config, "node": node.name}
     if choice.in_threads:
-        args, kwargs = _named(node, given)
+        given["graph"] = context._graph if context is not None and node.wants_graph else None
+        args, kwargs = node.arguments(given)
         return await _in_threads(choice, functools.partial(function, *args, **kwargs), timed)
     wanted = {*node.wants, *node.named}
     if "state" in wanted:
@@ -140,13 +141,9 @@ async def elsewhere(node: Node, state: State, context: Context | None, config: M
         given["ctx"] = Facts.of(context, str(choice))
     if "config" in wanted:
         given["config"] = dict(config)
-    args, kwargs = _named(node, given)
+    args, kwargs = node.arguments(given)
     task = Task.of(f"node {node.name!r}", choice, function, args, kwargs)
     return await done_elsewhere(choice, task, context, timed, state)
-
-
-def _named(node: Node, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    return [given[name] for name in node.wants], {name: given[name] for name in node.named}
 
 
 async def done_elsewhere(

@@ -118,6 +118,8 @@ class ReusableSteps:
         if not all(self._is_valid(schema, op, cells) for op in found.record.ops):
             return False
         frame, wanted = self._run.frames[step.frame], {*node.wants, *node.named}
+        if node.wants_graph:
+            return False  # It may look at any part of the graph.
         if {"config", "ctx"} & wanted and seen.config != self._run.config:
             raws = (seen.config, self._run.config)
             configs = [self._codec.decode(raw, lenient=True) if raw else {} for raw in raws]
