@@ -14,6 +14,7 @@ import click
 from holdfast.capsules.exports import ExportedRun
 from holdfast.capsules.imports import ImportedRun
 from holdfast.capsules.summary import CapsuleInfo, CapsuleStep
+from holdfast.checkpoints.tables import TablesReport
 from holdfast.cli.commands.checkpoints import CheckpointView, Removal
 from holdfast.cli.commands.run import QueuedRun
 from holdfast.cli.commands.store import COPIED_KEYS, COPY_KEYS, MIGRATE_KEYS, STATS_KEYS
@@ -255,6 +256,7 @@ JSON: dict[str, list[tuple[str, str]]] = {
         ("each of owners", "owner, runs"),
         ("each of largest", "run_id, workflow, status, entries, bytes"),
     ],
+    "store tables": [("the document", keys(TablesReport.as_json))],
     "store migrate": [("the document", MIGRATE_KEYS)],
     "doctor": [("the document", "ok, checks"), ("each of checks", "name, state, text")],
 }
@@ -330,7 +332,8 @@ def index() -> str:
     """The list of all commands."""
     parts = ["# The command line\n", "Every command has `--help`. Exit codes are the same everywhere:\n"]
     parts.append(
-        "| code | |\n|---|---|\n| 0 | completed |\n| 1 | failed |\n| 2 | an invalid workflow, or wrong usage |\n"
+        "| code | |\n|---|---|\n| 0 | completed |\n| 1 | failed, or a run or checkpoint that is not there |\n"
+        "| 2 | an invalid workflow, or wrong usage |\n"
         "| 3 | configuration: a store that cannot be opened, something missing |\n| 4 | paused |\n"
         "| 130 | interrupted with Ctrl+C |\n| 143 | terminated |\n"
     )

@@ -73,6 +73,7 @@ ELSEWHERE = {
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
     ("cli/session.py", "resume"): "tests/integrity/test_fsck.py",
+    ("cli/session.py", "look_elsewhere"): "tests/cli/test_store_option.py",
     ("fleet/schedules.py", "list_schedules"): "tests/cli/test_fleet_commands.py",
     ("fleet/schedules.py", "replace_schedule"): "tests/cli/test_fleet_commands.py",
     ("errors.py", "plan"): "tests/engine/test_resume_plan.py",
@@ -421,15 +422,15 @@ def names_that_are_not_there(bench: Bench) -> None:
         ["store", "copy", "sqlite:///.holdfast/runs.db", "file:copies", "nope"],
     )
     for words in searches:
-        assert "here" in bench.paste(bench.holdfast(*words, code=2), "holdfast runs")
+        assert "here" in bench.paste(bench.holdfast(*words, code=1), "holdfast runs")
     elsewhere = "--store=sqlite:///elsewhere.db"
     bench.holdfast("run", "flow.yaml", "--run-id", "there", elsewhere)
     for words in (["show", "nope"], ["export", "nope", "-o", "x.hf"], ["store", "fsck", "nope"]):
-        told = bench.holdfast(*words, elsewhere, code=2)
+        told = bench.holdfast(*words, elsewhere, code=1)
         assert "there" in bench.paste(told, "holdfast runs"), "the command names the store that was asked"
     told = bench.holdfast("run", "flow.yaml", "--run-id", "there", elsewhere, code=None)
     assert "there" in bench.paste(told, "holdfast show")
-    told = bench.holdfast("store", "copy", "elsewhere.db", "file:copies", "nope", code=2)
+    told = bench.holdfast("store", "copy", "elsewhere.db", "file:copies", "nope", code=1)
     assert "there" in bench.paste(told, "holdfast runs")
     gone = "0c1a92eb-6053-4d3b-8b04-8c5b1d0c1a92"
     told = bench.holdfast("checkpoints", "show", gone, code=None)
@@ -736,7 +737,7 @@ def a_run_that_is_damaged(bench: Bench) -> None:
         assert "a repair writes a new run" in told and "a repair restores it" in told
         assert "this would repair" in bench.holdfast(*_pasted(told, "holdfast store fsck"), code=2)
         bench.holdfast(*_pasted(told, "holdfast store fsck"), "--yes")
-        assert "3 runs fine, nothing damaged" in bench.holdfast("store", "fsck", *place)
+        assert "2 runs fine, 1 run damaged and repaired as another" in bench.holdfast("store", "fsck", *place)
 
 
 @cures("stores/sqlite/writing.py", "repair")
@@ -835,7 +836,7 @@ def a_place_that_is_not_resumed_but_forked(bench: Bench) -> None:
     assert "app.fork" not in failed(lambda: app.resume("x@0"), HoldfastError), "there is no run x"
 
     bench.holdfast("run", bench.file(FLOW), "--run-id", "workflow_file", code=1)
-    told = bench.holdfast("resume", "flow@a", "--detach", code=2)
+    told = bench.holdfast("resume", "flow@a", "--detach", code=1)
     (bench.folder / "ready").touch()
     assert "completed" in bench.paste(told, "holdfast fork")
 
@@ -861,7 +862,7 @@ def an_item_has_no_checkpoint_of_its_own(bench: Bench) -> None:
         told = failed(lambda place=place: app.fork(f"r@{place}"), HoldfastError)  # type: ignore[misc]
         assert app.resume(followed(told, app, "app.fork(")).status == "completed", told
         assert followed(told, app, "app.rerun(").stats.steps_run == 1
-        told = bench.holdfast("fork", f"items@{place}", code=2)
+        told = bench.holdfast("fork", f"items@{place}", code=1)
         assert "completed" in bench.paste(told, "holdfast fork")
         assert "reused 0 steps and 2 items" in bench.paste(told, "holdfast rerun")
 

@@ -192,8 +192,6 @@ class RunExists(HoldfastError):
 class RunNotFound(HoldfastError):
     """No run of that id, name or path is stored."""
 
-    exit_code = INVALID
-
 
 class UnknownWorkflow(HoldfastError):
     """This process does not know the workflow of a run; others may."""
@@ -203,8 +201,6 @@ class UnknownWorkflow(HoldfastError):
 
 class CheckpointNotFound(HoldfastError):
     """No checkpoint of that id is stored."""
-
-    exit_code = INVALID
 
 
 class RunFinished(HoldfastError):

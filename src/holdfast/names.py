@@ -40,6 +40,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     "holdfast.checkpoints": {
         "checkpoints.store": "CheckpointConfig CheckpointData CheckpointStore GraphConfig PauseMetadata Result "
         "default_checkpoint_config default_graph_config pause_workflow resume_workflow",
+        "checkpoints.tables": "TablesReport write_tables",
         "engine.retention": "periodic_cleanup",
         "graph.configured": "ConfiguredGraph",
     },

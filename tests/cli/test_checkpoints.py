@@ -64,9 +64,9 @@ def test_checkpoints_are_listed_newest_first(call: Call, sqlite_url: str) -> Non
 
 def test_wrong_and_empty_lists(call: Call, sqlite_url: str, tmp_path: Path) -> None:
     assert "no checkpoints in" in call("checkpoints", "list").out and list(tmp_path.iterdir()) == []
-    assert call("checkpoints", "list", "nobody").code == 2
+    assert call("checkpoints", "list", "nobody").code == 1
     three_runs(sqlite_url)
-    assert call("checkpoints", "list", "nobody").code == 2
+    assert call("checkpoints", "list", "nobody").code == 1
     assert call("checkpoints", "list", "good", "--workflow", "fine").code == 2
 
 
@@ -90,7 +90,7 @@ def test_unknown_checkpoints_are_refused(call: Call, sqlite_url: str) -> None:
 
     for ident in (str(uuid.uuid4()), "good", ""):
         refused = call("checkpoints", "show", ident)
-        assert refused.code == 2 and "checkpoint not found" in refused.err
+        assert refused.code == 1 and "checkpoint not found" in refused.err
 
 
 # prune
@@ -250,7 +250,7 @@ def test_clear_removes_a_workflow_s_runs_and_no_others(call: Call, sqlite_url: s
     assert call("checkpoints", "clear", "lost", "--yes", "--json").json["runs"] == 1
     assert set(marks(store)) == {"good", "asked"}
     unknown = call("checkpoints", "clear", "broken", "--yes")
-    assert unknown.code == 2 and "no runs of a workflow 'broken'" in unknown.err
+    assert unknown.code == 1 and "no runs of a workflow 'broken'" in unknown.err
 
 
 def test_clear_without_a_terminal_needs_yes(call: Call, sqlite_url: str) -> None:

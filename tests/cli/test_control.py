@@ -143,4 +143,4 @@ def test_a_run_that_nobody_drives_is_cancelled_at_once(tmp_path: Path) -> None:
     unknown = call(tmp_path, "cancel", "r9")
 
     assert paused.stdout == "run r1 is paused\n" and done.stdout == "run r1 is cancelled\n"
-    assert unknown.returncode == 2 and "'r9'" in unknown.stderr
+    assert unknown.returncode == 1 and "'r9'" in unknown.stderr

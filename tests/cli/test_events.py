@@ -113,7 +113,7 @@ def test_a_reader_that_goes_away_is_no_trouble(sqlite_url: str) -> None:
 def test_an_unknown_run_is_refused(call: Call, sqlite_url: str) -> None:
     three_runs(sqlite_url)
 
-    assert call("events", "nobody").code == 2
+    assert call("events", "nobody").code == 1
 
 
 def test_a_run_is_followed_while_it_is_driven(sqlite_url: str, tmp_path: Path) -> None:

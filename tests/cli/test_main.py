@@ -181,7 +181,7 @@ def test_what_stands_after_two_dashes_is_no_option(tmp_path: Path) -> None:
         (ValueError("x"), 1),
         (GraphInvalid("g", ["x"]), 2),
         (InputInvalid("w", ["x"]), 2),
-        (RunNotFound("x"), 2),
+        (RunNotFound("x"), 1),
         (AnswerRejected("x"), 2),
         (click.UsageError("x"), 2),
         (StoreError("x"), 3),

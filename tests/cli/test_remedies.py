@@ -99,7 +99,7 @@ def test_an_unknown_run_is_answered_with_a_known_one_and_the_command_that_lists_
     told = call(tmp_path, *words.split())
 
     assert (
-        told.returncode == 2 and "did you mean 'asking'?" in told.stderr and "`holdfast runs`" in told.stderr
+        told.returncode == 1 and "did you mean 'asking'?" in told.stderr and "`holdfast runs`" in told.stderr
     )
 
 

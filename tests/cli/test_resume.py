@@ -76,14 +76,14 @@ def test_what_is_not_there_is_refused_and_nothing_is_made(tmp_path: Path, failed
     nothing = call(empty, "resume")
     unknown = call(failed, "resume", "r2")
 
-    assert nothing.returncode == 2 and "there are no runs at" in nothing.stderr
+    assert nothing.returncode == 1 and "there are no runs at" in nothing.stderr
     assert list(empty.iterdir()) == []
-    assert unknown.returncode == 2 and "'r2'" in unknown.stderr
+    assert unknown.returncode == 1 and "'r2'" in unknown.stderr
     assert call(failed, "resume", "r1").returncode == 0
     over = call(failed, "resume", "r1")
     none_left = call(failed, "resume")
     assert over.returncode == 2 and "is completed" in over.stderr
-    assert none_left.returncode == 2 and "is unfinished" in none_left.stderr
+    assert none_left.returncode == 1 and "is unfinished" in none_left.stderr
 
 
 def test_the_plan_is_shown_and_nothing_is_touched(failed: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_run_that_is_driven_is_left_alone(tmp_path: Path) -> None:
     process.communicate(timeout=60)
 
     assert named.returncode == 1 and "is being executed" in named.stderr
-    assert latest.returncode == 2 and "is unfinished" in latest.stderr
+    assert latest.returncode == 1 and "is unfinished" in latest.stderr
     assert process.returncode == 0
 
 
@@ -223,7 +223,7 @@ output: "{{ steps.second.output }}"
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"count": 2} and ran(tmp_path).count("first") == 1
-    assert refused.returncode == 2 and planned.returncode == 2 and missing.returncode == 2
+    assert refused.returncode == 2 and planned.returncode == 2 and missing.returncode == 1
 
 
 def test_a_run_of_a_python_program_is_left_to_it(tmp_path: Path) -> None:

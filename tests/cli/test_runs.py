@@ -179,7 +179,7 @@ def test_wrong_uses_of_show(call: Call, sqlite_url: str) -> None:
     assert unknown.code == 2 and "it has: a, b" in unknown.err
     assert call("show", "good", "--state", "--output").code == 2
     missing = call("show", "nobody")
-    assert missing.code == 2 and "no run, checkpoint or workflow 'nobody'" in missing.err
+    assert missing.code == 1 and "no run, checkpoint or workflow 'nobody'" in missing.err
 
 
 def test_a_long_output_is_cut_in_text_and_whole_in_json(call: Call, sqlite_url: str) -> None:

@@ -158,7 +158,10 @@ def test_a_further_step_runs_and_what_makes_no_sense_is_refused(failed: Path, sa
     }
     for words, reason in refused.items():
         told = say(*words.split())
-        assert told.code == 2 and told.out == "" and reason in told.err, (words, told.err)
+        assert told.code == (1 if reason == "'r9'" else 2) and told.out == "" and reason in told.err, (
+            words,
+            told.err,
+        )
 
     assert (
         say("steps", "inject", "r1", "echo", "--item", '{"inputs": {"topic": "more", "pages": 9}}').code == 0

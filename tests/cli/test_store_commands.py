@@ -76,7 +76,7 @@ def test_runs_of_one_namespace_are_out_of_reach_in_another(
         ("resume", "r1", "--answer", "yes"),
     ):
         refused = inside(*words)
-        assert refused.code == 2 and "no run" in refused.err and refused.out == ""
+        assert refused.code == 1 and "no run" in refused.err and refused.out == ""
     resume = json.loads(paused.stdout)["resume"]
     assert "namespace=team" in resume
     done = pasted(tmp_path, resume.replace("ANSWER", "yes"))
@@ -205,7 +205,7 @@ def test_runs_are_chosen_by_id_workflow_and_status(call: Call) -> None:
     none = call("store", "copy", "runs.db", "c.db", "--workflow", "none")
     assert none.code == 0 and none.out.startswith("no runs to copy, from")
     wrong = call("store", "copy", "runs.db", "c.db", "nobody")
-    assert wrong.code == 2 and "no run 'nobody'" in wrong.err
+    assert wrong.code == 1 and "no run 'nobody'" in wrong.err
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_runs_are_chosen_by_id_workflow_and_status(call: Call) -> None:
         (["runs.db", "./runs.db"], 2, "are the same store"),
         (["memory://", "x.db"], 2, "in the memory of a process"),
         (["runs.db", "memory"], 2, "in the memory of a process"),
-        (["none.db", "x.db"], 2, "there are no runs at none.db"),
+        (["none.db", "x.db"], 1, "there are no runs at none.db"),
         (["runs.db", "runs.txt"], 3, "cannot tell what kind of store"),
         (["runs.db", "x.db", "--status", "happy"], 2, "'happy' is not one of"),
         (["runs.db", "x.db", "--move", "--wait", "-1"], 2, "--wait"),
@@ -347,7 +347,7 @@ def test_stats_tell_who_drives(call: Call, tmp_path: Path) -> None:
 
     assert f"process {driver.pid} on " in told.out and "(1 run)" in told.out
     assert call("store", "stats", "--store", "runs.db", "--json").json["owners"] == []
-    assert call("store", "stats", "--store", "none.db").code == 2
+    assert call("store", "stats", "--store", "none.db").code == 1
 
 
 def test_migrate_tells_from_which_version_to_which(call: Call) -> None:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import END, START, StateGraph, StoreError, open_store
+from holdfast.checkpoints import write_tables
 from holdfast.fleet.catalog import Catalog
 from holdfast.fleet.queues import Limits, Rate
 from holdfast.fleet.worker import Worker
@@ -106,6 +107,7 @@ def populated(database: Database) -> Iterator[None]:
             "INSERT INTO holdfast.lease VALUES (gen_random_uuid(), 'default', 'gone', 7, now(), now() + '1 hour')",
         ):
             database.ask("holdfast_owner", "jobs", change)
+        write_tables(store)
         yield
 
 

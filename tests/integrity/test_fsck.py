@@ -67,7 +67,7 @@ def test_runs_can_be_named_by_their_beginning(call: Call, damaged: None) -> None
     assert call("store", "fsck", "whole").code == 0
     assert call("store", "fsck", "broken").code == 1
     refused = call("store", "fsck", "nobody")
-    assert refused.code == 2 and "no run 'nobody'" in refused.err and refused.out == ""
+    assert refused.code == 1 and "no run 'nobody'" in refused.err and refused.out == ""
 
 
 def test_repair_needs_a_yes_where_nobody_can_be_asked(call: Call, damaged: None) -> None:
@@ -170,7 +170,7 @@ def test_who_reads_a_damaged_run_is_told_of_fsck(call: Call, damaged: None) -> N
 def test_a_store_that_is_not_there_is_refused(call: Call) -> None:
     refused = call("store", "fsck", "--store", "sqlite:///nowhere.db")
 
-    assert refused.code == 2 and "there are no runs at" in refused.err and not Path("nowhere.db").exists()
+    assert refused.code == 1 and "there are no runs at" in refused.err and not Path("nowhere.db").exists()
 
 
 def test_a_resume_of_a_repaired_run_names_the_run_that_has_what_could_be_read(

@@ -17,7 +17,7 @@ from tests.postgres import PostgresServer
 from tests.stores.journals import add, create, entry, info, seqs, snapshot
 
 TABLES = ("run", "entry", "snapshot", "inbox", "lease", "queue", "schedule", "member", "topic_key")
-VIEWS = ("runs", "steps", "checkpoints", "workflow_checkpoints")
+VIEWS = ("runs", "steps", "checkpoints")
 
 
 @pytest.fixture

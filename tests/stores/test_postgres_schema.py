@@ -213,9 +213,6 @@ def test_the_views_tell_in_plain_sql_how_runs_stand(store: PostgresStore) -> Non
         ("ask", "finished", True),
         ("last", "finished", True),
     ]
-    newest = rows(store, "SELECT * FROM workflow_checkpoints ORDER BY completed_waves DESC LIMIT 1")[0]
-    assert newest["workflow_name"] == "workflow_file" and newest["completed_waves"] == 3
-    assert newest["context"]["run"] == "r"
 
     ident = app.rollback("r", 1)
     [back] = rows(store, "SELECT * FROM checkpoints WHERE run = 'r' ORDER BY seq DESC LIMIT 1")

@@ -10,6 +10,8 @@ from holdfast.checkpoints.store import default_checkpoint_config as default_chec
 from holdfast.checkpoints.store import default_graph_config as default_graph_config
 from holdfast.checkpoints.store import pause_workflow as pause_workflow
 from holdfast.checkpoints.store import resume_workflow as resume_workflow
+from holdfast.checkpoints.tables import TablesReport as TablesReport
+from holdfast.checkpoints.tables import write_tables as write_tables
 from holdfast.engine.retention import periodic_cleanup as periodic_cleanup
 from holdfast.graph.configured import ConfiguredGraph as ConfiguredGraph
 

@@ -139,13 +139,15 @@ class CheckpointData:
         return self.pauses[0] if self.pauses else None
 
 
-def read_checkpoints(journal: Journal, info: RunInfo, codec: Codec) -> Iterator[CheckpointData]:
-    """Every checkpoint of a run, oldest first, in one pass over its journal."""
+def read_checkpoints(
+    journal: Journal, info: RunInfo, codec: Codec, after: int = 0
+) -> Iterator[CheckpointData]:
+    """Every checkpoint of a run after that entry, oldest first, in one pass over its journal."""
     run, history = journal.history(info, codec)
     reading = _Reading(info, run, codec)
     for entry, found in history:
         reading.take(entry, found)
-        if entry.mark is not None:
+        if entry.mark is not None and entry.seq > after:
             yield reading.data(entry.seq, entry.at)
 
 

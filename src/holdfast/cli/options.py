@@ -82,7 +82,7 @@ AT_HELP = (
     "RUN@3 is the run after wave 3, RUN@-1 one checkpoint before the newest, RUN@STEP after the last time that a step "
     "finished, RUN@STEP#2 after the second time. The id of a checkpoint names that checkpoint."
 )
-WORKFLOW_NAME = value("--workflow", "NAME", "Only runs of this workflow.")
+WORKFLOW_NAME = value("--workflow", "NAME", "Only runs of this workflow; its file names it, too.")
 JSON = flag("--json as_json", "Print JSON for programs.")
 YES = flag("--yes -y", "Do not ask for confirmation.")
 FORCE = flag("--force", "Overwrite an existing file.")
@@ -104,8 +104,18 @@ _URL = value(
     f"workflow file says, else {DEFAULT_STORE}.",
     callback=store_in_namespace,
 )
-STORE = (_URL, _NAMESPACE)
+STORE_ONLY = (_URL, _NAMESPACE)
 """`--store URL` and `--namespace NAME`; a session gets both as its store."""
+STORE = (
+    *STORE_ONLY,
+    value(
+        "--file of_file",
+        "FILE",
+        "A workflow file that says where its runs are.",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    ),
+)
+"""The same, and `--file FILE`, for commands that are given no workflow file otherwise."""
 
 
 def limit(default: int = 50) -> Decorator:

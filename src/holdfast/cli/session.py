@@ -17,16 +17,22 @@ from holdfast.cli.store_option import (
     absolute_url,
     chosen_url,
     close_store,
+    exists,
+    holds,
+    is_chosen,
+    likely_stores,
     meant_run,
     open_existing,
     open_journal,
+    store_of_file,
 )
 from holdfast.engine.owner import liveness
 from holdfast.engine.resume import find_run
 from holdfast.engine.time_travel.checkpoints import Position, find_position, parted
-from holdfast.errors import CorruptJournal, Remedy
+from holdfast.errors import CorruptJournal, Remedy, RunNotFound, StoreError, problem_of
 from holdfast.state.codec import Codec
 from holdfast.stores.inspection import repaired_as
+from holdfast.stores.namespaces import is_server
 from holdfast.views.runs import find_run_info, run_line
 
 if TYPE_CHECKING:
@@ -43,19 +49,28 @@ class Session(contextlib.ExitStack):
     """The store and the output of one command. Stores that it opens are closed at its end."""
 
     def __init__(
-        self, store: str | None = None, as_json: bool = False, journal: Journal | None = None
+        self,
+        store: str | None = None,
+        as_json: bool = False,
+        journal: Journal | None = None,
+        file: Path | None = None,
     ) -> None:
         super().__init__()
+        if store and not store.startswith("?") and file is not None:
+            raise click.UsageError("--store and --file both say where the runs are; give one of them")
         self.given, self.as_json = store, as_json
         self._journal = journal
+        self._of_file = None if file is None else store_of_file(file)[0]
+        """Where a workflow file says that the runs are."""
 
     def url(self, of_file: str | None = None) -> str:
         """Return the absolute URL of the store: as given, else as the environment or a workflow file says."""
-        return absolute_url(chosen_url(self.given, of_file))
+        return absolute_url(chosen_url(self.given, self._of_file or of_file))
 
     @property
     def journal(self) -> Journal:
         """The journals of the store, which must exist."""
+        self.find()
         return self._journal or self.open()
 
     @property
@@ -68,14 +83,70 @@ class Session(contextlib.ExitStack):
         if self._journal is None:
             store = open_existing(self.url(of_file))
             self.callback(close_store, store)
-            self._journal = open_journal(store)
+            self._journal, self._of_file = open_journal(store), self._of_file or of_file
         return self._journal
 
+    def find(self, name: str | None = None) -> None:
+        """Open the store that has a run, a checkpoint or a workflow of this name, unless a store is open.
+
+        Without `--store`, `--file` and the environment that is the one that a workflow file in this folder names for
+        its own workflow, else the usual one, else one that another file names. Raise `RunNotFound` if it is in none.
+        """
+        if self._journal is not None:
+            return
+        if name is not None and is_workflow_file(name):
+            self.open(store_of_file(Path(name))[0])
+        if self._of_file is not None or is_chosen(self.given):
+            self.open()
+            return
+        looked: dict[str, str] = {}
+        for of_file, path in likely_stores(name, Path()):
+            url = self.url(of_file)
+            if url not in looked and self._takes(url, of_file, path, name, looked):
+                return
+        if len(looked) > 1 and name is not None:
+            places = "; ".join(f"{url}: {what}" for url, what in looked.items())
+            raise RunNotFound(
+                f"no run, checkpoint or workflow {name!r} was found. {places}",
+                remedies=Remedy("look_elsewhere"),
+            )
+        self.open()
+
+    def _takes(
+        self, url: str, of_file: str | None, path: Path | None, name: str | None, looked: dict[str, str]
+    ) -> bool:
+        """Open a store that may have what a name names; if it does not, note why in `looked`."""
+        if path is not None and is_server(url):
+            click.echo(f"looking in {one_line(url, LONG)}, which {one_line(str(path))} names", err=True)
+        try:
+            if not exists(url):
+                looked[url] = "nothing has been run there yet"
+                return False
+            store = open_existing(url)
+        except StoreError as error:
+            if path is None:
+                raise
+            looked[url] = problem_of(error)
+            return False
+        if name is not None and not (holds(store, name) or holds(store, _split(name)[0])):
+            looked[url] = "it is not there"
+            close_store(store)
+            return False
+        self.callback(close_store, store)
+        self._journal, self._of_file = open_journal(store), of_file
+        if path is not None and not is_server(url):
+            click.echo(f"in {one_line(url, LONG)}, which {one_line(str(path))} names", err=True)
+        return True
+
+    def workflow(self, text: str | None) -> str | None:
+        """Open the store that has the runs of a workflow, which is named, or given as its file; return its name."""
+        self.find(text)
+        return _load(text).name if text is not None and is_workflow_file(text) else text
+
     def names(self, *texts: str) -> list[str]:
-        """Return each text with the whole id of its run; a workflow file as the first one says where the store is."""
+        """Return each text with the whole id of its run; the first one says where the store is."""
         run = _split(texts[0])[0]
-        if self._journal is None and is_workflow_file(run):
-            self.open(_load(run).store_url())
+        self.find(run if is_workflow_file(run) else texts[0])
         return [self._name(text) for text in texts]
 
     def _name(self, text: str) -> str:
@@ -87,7 +158,8 @@ class Session(contextlib.ExitStack):
 
     def run(self, text: str) -> RunInfo:
         """Return the run that an argument names; of a workflow the latest run."""
-        return find_run_info(self.journal, *self.names(text))
+        [name] = self.names(text)
+        return find_run_info(self.journal, name)
 
     def unfinished_run(self, text: str) -> RunInfo:
         """Return the run that an argument names; of a workflow the latest unfinished run."""
@@ -103,7 +175,8 @@ class Session(contextlib.ExitStack):
 
     def line(self, text: str) -> RunLine:
         """Return the summary of the run that an argument names."""
-        return run_line(self.journal, self.run(text), liveness(self.store))
+        info = self.run(text)
+        return run_line(self.journal, info, liveness(self.store))
 
     def print(self, data: Any, *lines: str, err: bool = False) -> None:
         """Print the data if `--json` is given, else the lines, each cut if it is too long."""
@@ -185,7 +258,9 @@ def command(
         @functools.wraps(function)
         def run(**given: Any) -> Any:
             options = Options(**given)
-            with Session(given.get("store"), given.get("as_json", False)) as session:
+            with Session(
+                given.get("store"), given.get("as_json", False), file=given.get("of_file")
+            ) as session:
                 return function(session, options)
 
         decorated: Any = run

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.engine.resume import find_checkpoint
 from holdfast.engine.retention import janitor
-from holdfast.errors import RunNotFound, StoreError
+from holdfast.errors import CheckpointNotFound, HoldfastError, RunNotFound, StoreError
+from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.stores import SQLITE_SUFFIXES, open_store
@@ -140,6 +143,74 @@ def absolute_url(url: str) -> str:
 
 SHORTEST = 4
 """How many characters of a run's id are needed at least to name it."""
+
+
+def is_chosen(given: str | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return True if an option or the environment says which store to use, whatever workflow files say."""
+    return bool(given and not given.startswith("?")) or bool(_from_environment(environ))
+
+
+def holds(store: Store, text: str) -> bool:
+    """Return True if a store has a run, a workflow or a checkpoint of this name, or a run whose id begins so."""
+    if store.runs(run=text) or store.runs(workflow=text, limit=1):
+        return True
+    if is_checkpoint_id(text):
+        with contextlib.suppress(CheckpointNotFound):
+            find_checkpoint(store, text)
+            return True
+    return len(text) >= SHORTEST and bool(store.runs(prefix=text, limit=1))
+
+
+MOST_FILES, MOST_BYTES = 100, 1_000_000
+"""How many workflow files of a folder are read to find a store, and how large each may be."""
+
+
+def store_of_file(path: Path) -> tuple[str, str]:
+    """Return where a workflow file says that its runs are kept, and its workflow's name.
+
+    A path in the file is seen from this folder, or, if nothing is there, from the file's own.
+    """
+    from holdfast.workflows.workflow import load_workflow
+
+    workflow = load_workflow(path)
+    here, there = workflow.store_url(), workflow.store_url(path.resolve().parent)
+    is_there = here != there and not exists(here) and exists(there)
+    return there if is_there else here, workflow.name
+
+
+def likely_stores(name: str | None, folder: Path) -> Iterator[tuple[str | None, Path | None]]:
+    """Yield where the runs of a folder may be, with the file that says so: `None` is the usual store.
+
+    What the file of the workflow `name` says comes first, then the usual store, then what other files say.
+    """
+    texts = None if name is None else dict(_workflow_texts(folder))
+    own = [path for path, text in (texts or {}).items() if name is not None and name in text]
+    for path, url, workflow in _named_stores(own):
+        if workflow == name:
+            yield url, path
+    yield None, None
+    for path, url, _ in _named_stores(texts or dict(_workflow_texts(folder))):
+        yield url, path
+
+
+def _named_stores(paths: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
+    """Yield the workflow files that can be read, with their stores and their names."""
+    for path in paths:
+        with contextlib.suppress(HoldfastError):
+            url, workflow = store_of_file(path)
+            if not url.startswith("memory"):
+                yield path, url, workflow
+
+
+def _workflow_texts(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the workflow files of a folder that have a field `checkpoint`: no others name a store."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
+    for path in paths[:MOST_FILES]:
+        with contextlib.suppress(OSError, ValueError):
+            if path.is_file() and path.stat().st_size <= MOST_BYTES:
+                text = path.read_text("utf-8")
+                if re.search(r"\bcheckpoint\b", text):
+                    yield path, text
 
 
 def meant_run(store: Store, text: str) -> str:

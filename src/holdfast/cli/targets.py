@@ -15,7 +15,7 @@ from holdfast.cli.command_lines import command_line, this_line
 from holdfast.cli.options import RunOptions
 from holdfast.cli.questions import Terminal
 from holdfast.cli.session import Session, config_in, config_of, is_workflow_file, refuse_repaired
-from holdfast.cli.store_option import close_store, default_url
+from holdfast.cli.store_option import close_store, default_url, store_of_file
 from holdfast.engine import checkpoint_files
 from holdfast.engine.confirmation import as_of, disclose
 from holdfast.engine.owner import is_alive
@@ -161,8 +161,11 @@ def find_target(
     if target is not None and is_workflow_file(target):
         workflow = workflow or Path(target)
         target = load_workflow(Path(target)).name
-    of_file = load_workflow(workflow).store_url() if workflow is not None else None
-    url, journal, trust, own, run = session.url(of_file), session.open(of_file), "", None, None
+    if workflow is not None:
+        session.open(store_of_file(workflow)[0])
+    else:
+        session.find(checkpoint or target)
+    url, journal, trust, own, run = session.url(), session.journal, "", None, None
     info, what = _find(session, target, checkpoint) if command == "resume" else _find_any(session, target)
     refuse_repaired(journal.store, info)
     if info.origin:

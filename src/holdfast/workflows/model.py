@@ -131,10 +131,16 @@ class Checkpoint(Part):
     enabled: bool = _optional(
         True, "If false, a run is saved only when it pauses, fails, is stopped or ends."
     )
-    storage: Literal["sqlite", "files", "memory"] = _optional(
-        "sqlite", "One SQLite file, a folder per run, or nothing that outlives the process."
+    storage: Literal["sqlite", "files", "memory", "postgres"] = _optional(
+        "sqlite",
+        "One SQLite file, a folder per run, nothing that outlives the process, or a PostgreSQL server.",
     )
     path: str = _optional(".holdfast/", "A folder; ${workflow.name} is the workflow's name.")
+    url: str | None = _optional(
+        None,
+        "With `storage: postgres`: the server, without a password. By default what libpq finds in the environment "
+        "(PGHOST, PGDATABASE …). HOLDFAST_STORE and WORKFLOW_CHECKPOINT_DSN come first.",
+    )
     on_failure: Literal["pause", "continue", "rollback"] = _optional(
         "pause", "Keep the run to be resumed, go on without the step, or go back to where the run began."
     )

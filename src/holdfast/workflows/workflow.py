@@ -412,14 +412,16 @@ class Workflow:
             return state.get("output")
         return last_output(Layout(self.definition), state)
 
-    def store_url(self) -> str:
-        """Return where the file says that runs are kept; relative to the current folder."""
+    def store_url(self, folder: Path | None = None) -> str:
+        """Return where the file says that runs are kept; a path is relative to `folder`, by default the current one."""
         checkpoint = self.definition.workflow.checkpoint
         if checkpoint.storage == "memory":
             return "memory://"
+        if checkpoint.storage == "postgres":
+            return checkpoint.url or "postgresql:///"
         scheme, name = _FILES[checkpoint.storage]
-        folder = checkpoint.path.replace("${workflow.name}", self.name)
-        return f"{scheme}{Path(folder).expanduser().absolute() / name}"
+        path = Path(checkpoint.path.replace("${workflow.name}", self.name)).expanduser()
+        return f"{scheme}{(folder or Path()).absolute() / path / name}"
 
     def open(
         self,

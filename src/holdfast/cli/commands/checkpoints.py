@@ -123,20 +123,24 @@ def list_checkpoints(session: Session, options: Options) -> None:
     try:
         found = _found(session, options)
     except RunNotFound:
-        if options.run is not None:
+        if options.run is not None or options.workflow is not None:
             raise
         found = []
+    if options.workflow is not None and not found:
+        raise RunNotFound(f"no checkpoints of a workflow {options.workflow!r} in {session.url()}")
     columns = ("checkpoint", "run", "wave", "after", "next", "saved", "bytes")
     session.print_rows("checkpoints", found, columns, CheckpointView.row, "no checkpoints in {url}")
 
 
 def _found(session: Session, options: Options) -> list[CheckpointView]:
-    store, limit = session.store, options.limit
+    limit = options.limit
     if options.run is not None:
         infos = [session.run(options.run)]
+        store = session.store
     else:  # A run that is not running was updated with its newest checkpoint.
-        running = store.runs(workflow=options.workflow, status=["running"])
-        others = store.runs(workflow=options.workflow, limit=limit)
+        workflow, store = session.workflow(options.workflow), session.store
+        running = store.runs(workflow=workflow, status=["running"])
+        others = store.runs(workflow=workflow, limit=limit)
         known = {info.run: info for info in (*others, *running)}
         infos = [info for info in known.values() if info.status != RunStatus.DAMAGED]
     of_runs = [
@@ -329,8 +333,13 @@ def prune(session: Session, options: Options) -> None:
     if options.older_than is not None:
         before = time.time() - read_duration("--older-than", options.older_than)
     try:
-        found = planned(session.journal, before=before, keep=options.keep, workflow=options.workflow)
+        workflow = session.workflow(options.workflow)
+        if workflow is not None and not session.store.runs(workflow=workflow, limit=1):
+            raise RunNotFound(f"no runs of a workflow {workflow!r} in {session.url()}")
+        found = planned(session.journal, before=before, keep=options.keep, workflow=workflow)
     except RunNotFound:
+        if options.workflow is not None:
+            raise
         found = []
     _remove(session, found, options.dry_run, options.yes)
 
@@ -343,10 +352,10 @@ def clear(session: Session, options: Options) -> None:
     Example:
       holdfast checkpoints clear research --yes
     """
-    store = session.store
-    runs = store.runs(workflow=options.workflow)
+    workflow, store = session.workflow(options.workflow), session.store
+    runs = store.runs(workflow=workflow)
     if not runs:
-        raise RunNotFound(f"no runs of a workflow {options.workflow!r} in {store.url}")
+        raise RunNotFound(f"no runs of a workflow {workflow!r} in {store.url}")
     executed = [info for info in runs if has_owner(store, info)]
     for info in executed:
         click.echo(f"run {one_line(info.run)} is being executed and stays", err=True)

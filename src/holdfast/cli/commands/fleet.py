@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     QUEUE,
     SKIP_GATES,
     STORE,
+    STORE_ONLY,
     WORKFLOW,
     Options,
     RunOptions,
@@ -208,7 +209,7 @@ def schedule() -> None:
     ),
     SKIP_GATES,
     flag("--replace", "Replace the schedule of that name, if there is one."),
-    STORE,
+    STORE_ONLY,
     JSON,
     group=schedule,
 )

@@ -30,6 +30,7 @@ from holdfast.cli.options import (
     RUN_ID,
     RUN_OPTIONS,
     STORE,
+    STORE_ONLY,
     TRUST,
     WATCHING,
     WORKFLOW,
@@ -78,7 +79,7 @@ NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
     flag("--dry-run", "Check everything and print the plan; run and write nothing."),
     RUN_OPTIONS,
     EXECUTION,
-    STORE,
+    STORE_ONLY,
     JSON,
 )
 def run(session: Session, options: Options) -> int:
@@ -280,7 +281,7 @@ class QueuedRun(View):
     AT,
     number("--max-active", 1, "N", "Refuse the run if so many of its queue are queued, running or paused."),
     RUN_OPTIONS,
-    STORE,
+    STORE_ONLY,
     JSON,
 )
 def submit(session: Session, options: Options) -> None:

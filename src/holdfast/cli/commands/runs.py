@@ -139,10 +139,10 @@ runs.elsewhere = {
 
 
 def _found(session: Session, options: Options) -> list[RunLine]:
-    status = options.status
+    status, workflow = options.status, session.workflow(options.workflow)
     found = run_list(
         session.journal,
-        workflow=options.workflow,
+        workflow=workflow,
         status=["running" if name in GONE else name for name in status] or None,
         queue=options.queue,
         tag=options.tag,
@@ -428,7 +428,8 @@ def cost(session: Session, options: Options) -> None:
 def _chosen(session: Session, options: Options, since: float | None) -> list[RunInfo]:
     """Return the runs that are named, each once."""
     if not options.runs:
-        found = session.store.runs(workflow=options.workflow)
+        workflow = session.workflow(options.workflow)
+        found = session.store.runs(workflow=workflow)
         # The facts of a run whose process died are as old as its start.
         return [
             info

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.checkpoints.tables import write_tables
 from holdfast.cli import errors
 from holdfast.cli.command_lines import store_words
 from holdfast.cli.options import JSON, STORE, WORKFLOW_NAME, YES, Options, flag, number, option, value
@@ -65,7 +66,7 @@ _LONGEST = 1000
 
 @click.group()
 def store() -> None:
-    """Check and repair a store, copy runs between stores, measure a store, migrate its schema.
+    """Check and repair a store, copy its runs, write them to SQL tables, measure it, migrate its schema.
 
     \b
     Example:
@@ -265,7 +266,8 @@ def stats(session: Session, options: Options) -> None:
       holdfast store stats
       holdfast store stats --store postgresql://localhost/holdfast --json
     """
-    url, usage, store = session.url(), usage_of(session.store), session.store
+    store = session.store
+    url, usage = session.url(), usage_of(store)
     running = [info for info in store.runs(status=[RunStatus.RUNNING.value]) if has_owner(store, info)]
     owners = dict(Counter(describe(info.owner) for info in running).most_common())
     if session.as_json:
@@ -313,6 +315,41 @@ def _stats_facts(usage: Usage, url: str, owners: dict[str, int]) -> list[tuple[s
         ("last change", "" if usage.newest is None else local_time(when(usage.newest))),
         ("owners", ", ".join(f"{owner} ({count(runs, 'run')})" for owner, runs in owners.items())),
     ]
+
+
+# `holdfast store tables`.
+
+
+@command(
+    value(
+        "--into", "URL", "sqlite:///PATH, or postgresql://… with ?schema=NAME. By default beside the store."
+    ),
+    STORE,
+    JSON,
+    group=store,
+)
+def tables(session: Session, options: Options) -> int:
+    """Write the runs of a store to ordinary SQL tables with JSON columns, or bring these up to date.
+
+    The tables are workflow_checkpoints, checkpoints, runs, steps and ledger, with the view checkpoint_states. Only what
+    is new is written; what the store has no more is removed. Encrypted runs are left out, also with their key; the exit
+    code is 1 if a run is left out because it is damaged.
+
+    \b
+    Example:
+      holdfast store tables
+      holdfast store tables --into postgresql://localhost/reports?schema=holdfast_tables
+    """
+    into = None if options.into is None else chosen_url(options.into)
+    report = write_tables(session.store, into)
+    if session.as_json:
+        print_json(report)
+    else:
+        for run, reason in report.left_out.items():
+            click.echo(f"left out: run {one_line(run)}: {one_line(reason, 500)}", err=True)
+        written = f"{count(report.runs, 'run')} and {count(report.checkpoints, 'checkpoint')} written"
+        click.echo(f"{written}, {report.unchanged} unchanged, {report.removed} removed: {report.into}")
+    return errors.FAILED if report.damaged else errors.COMPLETED
 
 
 # `holdfast store migrate`.
@@ -384,6 +421,7 @@ def fsck(session: Session, options: Options) -> int:
     url, done = session.url(), None
     try:
         opened = session.store
+        url = session.url()
     except StoreError as error:
         if not exists(url):
             raise

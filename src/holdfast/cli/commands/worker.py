@@ -20,7 +20,7 @@ from holdfast.cli.command_lines import store_words
 from holdfast.cli.errors import explain
 from holdfast.cli.options import (
     JSON,
-    STORE,
+    STORE_ONLY,
     Options,
     RunOptions,
     flag,
@@ -80,7 +80,7 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
     value("--history-age", "DURATION", "Delete completed and cancelled runs after so long; by default none."),
     flag("--until-idle", "Stop when nothing is queued, running or due within a second."),
     value("--name", "NAME", "The name of this worker; by default its host and process."),
-    STORE,
+    STORE_ONLY,
     JSON,
 )
 def worker(session: Session, options: Options) -> None:

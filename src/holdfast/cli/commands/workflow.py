@@ -138,7 +138,8 @@ def _outline(session: Session, target: str) -> tuple[dict[str, Any], dict[str, s
     path = Path(target)
     if path.is_file() or path.suffix in (".yaml", ".yml"):
         return _outline_of_file(path)
-    view = run_view(session.journal, session.run(target).run, is_alive=liveness(session.store))
+    info = session.run(target)
+    view = run_view(session.journal, info.run, is_alive=liveness(session.store))
     if not view.outline:
         raise click.BadParameter(f"run {view.run_id!r} has no graph: its state was saved by hand")
     return folded(view.outline, of_file=view.workflow_file is not None), {}

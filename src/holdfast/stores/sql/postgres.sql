@@ -259,20 +259,6 @@ CROSS JOIN LATERAL read_mark(newest.mark) AS said
 CROSS JOIN LATERAL unnest(texts(said -> 'next')) AS node
 WHERE run.status <> 'completed';
 
--- Checkpoints as a plain table, for those who know them from elsewhere. Inputs, context and pauses are in
--- the journal's bodies, which SQL cannot read: `holdfast show` and the Python API can.
-CREATE VIEW workflow_checkpoints WITH (security_invoker = true) AS
-SELECT
-    checkpoint_id,
-    workflow AS workflow_name,
-    NULL::jsonb AS workflow_inputs,
-    jsonb_build_object('finished', to_jsonb(nodes), 'next', to_jsonb(next)) AS execution_waves,
-    wave AS completed_waves,
-    jsonb_build_object('run', run, 'namespace', namespace, 'seq', seq, 'frame', frame) AS context,
-    created_at,
-    NULL::jsonb AS pause_metadata
-FROM checkpoints;
-
 -- What limits the workers of a queue. Queues without a row have no limits.
 -- `tokens` is how many runs might have begun at `refilled_at`; it grows by `starts` every `per_seconds`.
 CREATE TABLE queue (
@@ -393,7 +379,7 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), role);
     EXECUTE format(
         'GRANT SELECT ON run, entry, snapshot, inbox, lease, queue, schedule, member, topic_key, schema_version, '
-        'runs, steps, checkpoints, workflow_checkpoints TO %I', role);
+        'runs, steps, checkpoints TO %I', role);
     IF NOT reads_only THEN
         EXECUTE format(
             'GRANT INSERT, UPDATE, DELETE ON entry, snapshot, inbox, lease, queue, schedule TO %I', role);

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import did_you_mean
+from holdfast.stores.namespaces import is_server, shown_url
 from holdfast.workflows.model import END_ROUTE, Definition, Step
 from holdfast.workflows.reading.problems import Problem, given, listed
 from holdfast.workflows.reading.source import DataPath, Source
@@ -117,11 +118,30 @@ def _workflow(draft: Draft) -> Iterator[Problem]:
     for field in ("interrupt_before", "interrupt_after"):
         for index, name in enumerate(getattr(workflow, field)):
             yield from _known(draft, ("workflow", field, index), name, f"{field} names")
+    yield from _store(draft)
     for name in workflow.inputs:
         if not _INPUT_NAME.fullmatch(name):
             hint = "use letters, digits, _ and -; do not begin with a digit"
             message = f"{name!r} cannot be an input's name"
             yield draft.source.problem(("workflow", "inputs", name), message, hint, key=True)
+
+
+def _store(draft: Draft) -> Iterator[Problem]:
+    checkpoint, path = draft.definition.workflow.checkpoint, ("workflow", "checkpoint", "url")
+    if checkpoint.url is None:
+        return
+    if checkpoint.storage != "postgres":
+        message = f"a URL is given, and the storage is {checkpoint.storage}"
+        yield draft.source.problem(path, message, "write `storage: postgres`, or leave the URL out")
+    elif not is_server(checkpoint.url):
+        hint = "write postgresql://USER@HOST/DATABASE, or pg-embedded:PATH"
+        yield draft.source.problem(path, "the URL is not one of a PostgreSQL server", hint)
+    elif shown_url(checkpoint.url) != checkpoint.url and checkpoint.url in draft.source.text:
+        hint = (
+            "leave it out and set HOLDFAST_STORE_PASSWORD, or write ${NAME} for a variable that has the URL"
+        )
+        message = "the URL has a password, and every run stores the text of this file"
+        yield draft.source.problem(path, message, hint)
 
 
 def _outer(draft: Draft, path: DataPath, name: str, what: str) -> Iterator[Problem]:
