@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast import App, ExecutionError, Retention, StoreError, open_store
@@ -67,11 +68,13 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
     with server.schema() as schema:
-        yield Tables(
-            server.url(schema),
-            lambda query: server.sql(f"SET search_path TO {schema}; {query}"),
-            decoded=True,
-        )
+
+        def ask(query: str) -> list[tuple[Any, ...]]:
+            place = {"host": str(server.folder), "user": "postgres", "dbname": "postgres"}
+            with psycopg.connect(**place, options=f"-c search_path={schema}") as connection:
+                return connection.execute(query.encode()).fetchall()
+
+        yield Tables(server.url(schema), ask, decoded=True)
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def test_the_tables_have_the_columns_and_indexes_of_the_designs(source: Store, t
 
     points = app.checkpoints("asked")
     rows = tables.ask(f"SELECT {S0} FROM workflow_checkpoints ORDER BY timestamp DESC")
-    assert [row[0] for row in rows] == [point.id for point in points]
+    assert {row[0] for row in rows} == {point.id for point in points}
     ident, workflow, _, layer, state, outline, config = rows[0]
     assert (workflow, layer, tables.json(config)) == ("asking", 1, {"speculation": False})
     assert tables.json(state) == {"n": 1, "log": ["a"], "checkpoint_id": ident}
@@ -168,7 +171,7 @@ def test_any_store_is_a_source(store: Store, tmp_path: Path) -> None:
     report = write_tables(store, f"sqlite:///{tmp_path}/out/plain.db")
     assert (report.runs, report.checkpoints) == (1, 2)
     with pytest.raises(StoreError, match="has the tables of"):
-        write_tables("memory://", f"sqlite:///{tmp_path}/out/plain.db")
+        write_tables(f"sqlite:///{tmp_path}/other.db", f"sqlite:///{tmp_path}/out/plain.db")
 
 
 def test_values_that_json_lacks_have_their_plain_form(source: Store, tables: Tables) -> None:
@@ -253,5 +256,6 @@ def test_the_command_writes_beside_the_store_and_says_what_it_left_out(
     assert on_server["runs"] == 2 and on_server["into"].endswith("_tables")
     with closing(open_store("sqlite:///.holdfast/runs.db")) as store:
         damage_entry(store, "bad", 1)
+    (tmp_path / ".holdfast/runs.tables.db").unlink()
     told = call("store", "tables")
     assert told.code == 1 and "left out: run bad: " in told.err

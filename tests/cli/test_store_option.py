@@ -194,6 +194,11 @@ def test_a_file_can_keep_its_runs_on_postgresql(tmp_path: Path, postgres_url: st
     listed = call(tmp_path, "checkpoints", "list", "--workflow", "long-analysis", "--json")
     assert len(json.loads(listed.stdout)["checkpoints"]) == 2
     assert f"looking in {postgres_url}, which long.yaml names" in listed.stderr
+    asked = call(tmp_path, "show", "w1")
+    assert asked.returncode == 1 and "--file long.yaml looks there" in asked.stderr, (
+        "a run's id is sent to no server"
+    )
+    assert call(tmp_path, "show", "w1", "--file", "long.yaml").returncode == 0
     done = call(tmp_path, "resume", "long-analysis", "--answer", "yes")
     assert done.returncode == 0 and ran(tmp_path) == ["first", "second"], done.stderr
     cleared = call(tmp_path, "checkpoints", "clear", "long.yaml", "--yes")

@@ -14,6 +14,7 @@ import click
 from holdfast.cli.options import AT_HELP, RUN_HELP, Options
 from holdfast.cli.render import one_line, print_json, print_table
 from holdfast.cli.store_option import (
+    LikelyStore,
     absolute_url,
     chosen_url,
     close_store,
@@ -90,7 +91,8 @@ class Session(contextlib.ExitStack):
         """Open the store that has a run, a checkpoint or a workflow of this name, unless a store is open.
 
         Without `--store`, `--file` and the environment that is the one that a workflow file in this folder names for
-        its own workflow, else the usual one, else one that another file names. Raise `RunNotFound` if it is in none.
+        its own workflow, else the usual one, else a file or folder that another one names. Raise `RunNotFound` if none
+        of them has it.
         """
         if self._journal is not None:
             return
@@ -100,24 +102,31 @@ class Session(contextlib.ExitStack):
             self.open()
             return
         looked: dict[str, str] = {}
-        for of_file, path in likely_stores(name, Path()):
-            url = self.url(of_file)
-            if url not in looked and self._takes(url, of_file, path, name, looked):
+        for likely in likely_stores(name, Path()):
+            url = self.url(likely.url)
+            if url not in looked and self._takes(url, likely, name, looked):
                 return
-        if len(looked) > 1 and name is not None:
+        if len(looked) > 1:
             places = "; ".join(f"{url}: {what}" for url, what in looked.items())
-            raise RunNotFound(
-                f"no run, checkpoint or workflow {name!r} was found. {places}",
-                remedies=Remedy("look_elsewhere"),
+            what = (
+                "no run was found" if name is None else f"no run, checkpoint or workflow {name!r} was found"
             )
+            raise RunNotFound(f"{what}. {places}", remedies=Remedy("look_elsewhere"))
         self.open()
 
-    def _takes(
-        self, url: str, of_file: str | None, path: Path | None, name: str | None, looked: dict[str, str]
-    ) -> bool:
-        """Open a store that may have what a name names; if it does not, note why in `looked`."""
+    def _takes(self, url: str, likely: LikelyStore, name: str | None, looked: dict[str, str]) -> bool:
+        """Open a store that may have what a name names; if it does not, note why in `looked`.
+
+        A server is asked only for the workflow of the file that names the server: no other server learns of a name.
+        """
+        path = likely.path
         if path is not None and is_server(url):
-            click.echo(f"looking in {one_line(url, LONG)}, which {one_line(str(path))} names", err=True)
+            place = f"{one_line(url, LONG)}, which {one_line(str(path))} names"
+            if not likely.is_own:
+                looked[url] = f"not asked; give --file {path}"
+                click.echo(f"not looked in {place}; --file {one_line(str(path))} looks there", err=True)
+                return False
+            click.echo(f"looking in {place}", err=True)
         try:
             if not exists(url):
                 looked[url] = "nothing has been run there yet"
@@ -133,7 +142,7 @@ class Session(contextlib.ExitStack):
             close_store(store)
             return False
         self.callback(close_store, store)
-        self._journal, self._of_file = open_journal(store), of_file
+        self._journal, self._of_file = open_journal(store), likely.url
         if path is not None and not is_server(url):
             click.echo(f"in {one_line(url, LONG)}, which {one_line(str(path))} names", err=True)
         return True

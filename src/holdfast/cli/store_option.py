@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -178,8 +178,19 @@ def store_of_file(path: Path) -> tuple[str, str]:
     return there if is_there else here, workflow.name
 
 
-def likely_stores(name: str | None, folder: Path) -> Iterator[tuple[str | None, Path | None]]:
-    """Yield where the runs of a folder may be, with the file that says so: `None` is the usual store.
+class LikelyStore(NamedTuple):
+    """Where runs may be, and the workflow file that says so; without both it is the usual store.
+
+    `is_own` says that the file is the one of the workflow that is looked for.
+    """
+
+    url: str | None = None
+    path: Path | None = None
+    is_own: bool = False
+
+
+def likely_stores(name: str | None, folder: Path) -> Iterator[LikelyStore]:
+    """Yield where the runs of a folder may be.
 
     What the file of the workflow `name` says comes first, then the usual store, then what other files say.
     """
@@ -187,10 +198,10 @@ def likely_stores(name: str | None, folder: Path) -> Iterator[tuple[str | None, 
     own = [path for path, text in (texts or {}).items() if name is not None and name in text]
     for path, url, workflow in _named_stores(own):
         if workflow == name:
-            yield url, path
-    yield None, None
+            yield LikelyStore(url, path, True)
+    yield LikelyStore()
     for path, url, _ in _named_stores(texts or dict(_workflow_texts(folder))):
-        yield url, path
+        yield LikelyStore(url, path)
 
 
 def _named_stores(paths: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
