@@ -138,7 +138,7 @@ def test_every_command_finds_runs_by_name_where_their_file_keeps_them(apart: Pat
     for words in (
         ("show", "w1"),
         ("checkpoints", "show", points[0]["checkpoint_id"]),
-        ("runs", "status", "w1"),
+        ("history", "w1"),
     ):
         assert call(apart, *words).returncode == 0, words
     assert json.loads(call(apart, "show", "u1", "--json").stdout)["status"] == "completed"
