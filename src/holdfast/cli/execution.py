@@ -67,6 +67,7 @@ from holdfast.views.run_view import (
     statuses,
 )
 from holdfast.views.usage import ledger
+from holdfast.workflows.scope import guided, takes_guidance
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App
@@ -474,7 +475,13 @@ class Execution:
         try:
             with sigterm_leaves():
                 pauses = [replace(pause, prompt=self._scrubbed(pause.prompt)) for pause in outcome.pauses]
-                return ask(terminal, pauses, lambda pause: wording_of(definition, pause), commit)
+                return ask(
+                    terminal,
+                    pauses,
+                    lambda pause: wording_of(definition, pause),
+                    commit,
+                    guided if takes_guidance(self._app.graph) else None,
+                )
         except AnsweredElsewhere as elsewhere:
             terminal.say(f"\n{elsewhere}")
             if watch.status != RunStatus.PAUSED:

@@ -124,6 +124,10 @@ class LeftPaused(Exception):
     """The person does not answer now."""
 
 
+Guide = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Returns an update of the state that also tells the agents of a run something."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answers and the update to resume with."""
@@ -137,13 +141,14 @@ def ask(
     pauses: Sequence[Pause],
     wording: Callable[[Pause], Wording],
     commit: Callable[[Pause, Any], None],
+    guide: Guide | None = None,
 ) -> Reply:
     """Ask for everything that a run waits for. Raise `LeftPaused` or `AnsweredElsewhere`.
 
     Of several answers each but the last is committed at once, so that none is lost if the person leaves.
     """
     try:
-        update = _gate(terminal, [pause for pause in pauses if pause.kind in GATES])
+        update = _gate(terminal, [pause for pause in pauses if pause.kind in GATES], guide)
         answers = {}
         questions = [pause for pause in pauses if pause.kind not in GATES]
         for pause in questions:
@@ -158,22 +163,26 @@ def ask(
         raise LeftPaused("there is nobody to answer") from None
 
 
-def _gate(terminal: Terminal, gates: Sequence[Pause]) -> dict[str, Any]:
+def _gate(terminal: Terminal, gates: Sequence[Pause], guide: Guide | None) -> dict[str, Any]:
     if not gates:
         return {}
     for gate in gates:
         terminal.say(f"Paused {gate.kind} {gate.node.partition(':')[0]!r}.")
     update: dict[str, Any] = {}
+    offer = "[g]uide the agents, " if guide is not None else ""
     while True:
-        word = terminal.line("[c]ontinue, [u]pdate the state, [a]bort? ").strip().lower()
+        word = terminal.line(f"[c]ontinue, [u]pdate the state, {offer}[a]bort? ").strip().lower()
         if word in ("c", "continue", "y", "yes"):
             return update
         if word in ("a", "abort", "q", "quit"):
             raise LeftPaused("left as it is")
         if word in ("u", "update"):
             update |= _update(terminal)
+        elif word in ("g", "guide") and guide is not None:
+            if text := terminal.line("Tell the agents: ").strip():
+                update = guide(text, update)
         else:
-            terminal.say("Write c, u or a.")
+            terminal.say(f"Write c, u{', g' if guide is not None else ''} or a.")
 
 
 def _update(terminal: Terminal) -> dict[str, Any]:

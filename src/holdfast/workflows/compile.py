@@ -26,6 +26,7 @@ from holdfast.workflows.kinds.kind import Kind, Paths, Tree
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.model import END_ROUTE, Definition, Route, Step
 from holdfast.workflows.scope import (
+    GUIDANCE,
     InputInvalid,
     Layout,
     NoRoute,
@@ -354,6 +355,8 @@ class _Compiler:
         self._inner = {
             name: self._nested(step) for name, step in layout.steps.items() if step.workflow is not None
         }
+        inside = (compiler.asks_models for _, compiler in self._inner.values())
+        self.asks_models: bool = any(step.agent for step in layout.steps.values()) or any(inside)
         limit = definition.workflow.limits.max_iterations or max(100, 10 * len(layout.steps)) + _looped(
             definition
         )
@@ -397,6 +400,8 @@ class _Compiler:
                 keys[f"{layout.shared}:items"] = Annotated[dict, merge]
         else:
             keys |= {"inputs": dict, OUTPUT: object}
+        if self.asks_models:
+            keys[GUIDANCE] = Annotated[dict, merge]
         for name, step in layout.steps.items():
             keys[layout.key(name)] = dict
             if step.for_each is not None:

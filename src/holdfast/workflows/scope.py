@@ -6,14 +6,17 @@ import contextlib
 import json
 import logging
 import re
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast import clock
 from holdfast.engine.context import Context
 from holdfast.engine.decide import RouteFailed
 from holdfast.errors import INVALID, CommandRefused, HoldfastError, suggestion
+from holdfast.graph.graph import Graph
 from holdfast.state.state import State, origin_of
 from holdfast.stores.namespaces import shown_url
 from holdfast.workflows.model import Definition, Input, Limits, Step, WorkflowSettings
@@ -351,6 +354,36 @@ def place_in_state(
             return (f"{prefix}{own}:each", "item", *inside)
     known = "inputs.NAME and steps.NAME.output" + (f" and {item}" if f"{own}:item" in nodes else "")
     raise CommandRefused(f"{'.'.join(words)!r} cannot be changed; what can be is {known}")
+
+
+# What a person says to the agents of a run, while it is under way or when it is resumed.
+
+
+GUIDANCE = "workflow:guidance"
+"""The state key of what people said to the agents of a run, by the time at which they said it."""
+
+
+def takes_guidance(graph: Graph) -> bool:
+    """Return True if a workflow asks a model somewhere, so that there is somebody to guide."""
+    return GUIDANCE in graph.schema.channels
+
+
+def guided(text: str, update: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return an update of the state that also tells the agents of a run something."""
+    if not text.strip():
+        raise CommandRefused("guidance is a text for the agents of a run, and this one is empty")
+    known = update or {}
+    said = {f"{clock.time():017.6f} {uuid.uuid4().hex[:8]}": text}
+    return {**known, GUIDANCE: {**known.get(GUIDANCE, {}), **said}}
+
+
+def guidance_in(state: Mapping[str, Any]) -> str:
+    """Return what people said to the agents of a run, as a part of a system prompt; empty if nobody said anything."""
+    said = state.get(GUIDANCE) or {}
+    if not isinstance(said, Mapping) or not said:
+        return ""
+    lines = "\n".join(f"- {said[when]}" for when in sorted(said))
+    return f"Guidance from the person who supervises this run, the newest last:\n{lines}"
 
 
 # The money that a run's agents may spend, over all its resumes.

@@ -17,6 +17,7 @@ from holdfast.workflows.language.values import describe_kind, kind
 from holdfast.workflows.model import OnError, Step
 from holdfast.workflows.model import Retry as RetryPolicy
 from holdfast.workflows.scope import (
+    GUIDANCE,
     BudgetExceeded,
     Layout,
     Names,
@@ -96,6 +97,8 @@ class Work:
             yield layout.each_key(self.step.name)
         if any(path[0] == "inputs" for path in self.paths):
             yield layout.inputs_key
+        if self.step.agent is not None:
+            yield GUIDANCE
         for name in sorted({*(self._names or ()), *self._needed}):
             yield from layout.keys_of(name) if name in known else ()
 

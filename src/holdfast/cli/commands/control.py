@@ -40,13 +40,13 @@ from holdfast.engine.commands import control
 from holdfast.engine.confirmation import refuse_unconfirmed
 from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import refuse_finished
-from holdfast.errors import HoldfastError, RunConflict
+from holdfast.errors import CommandRefused, HoldfastError, RunConflict
 from holdfast.journal.copying import delete_run
 from holdfast.journal.provenance import me
 from holdfast.journal.run_state import NO_ANSWER, RunState
 from holdfast.state.codec import Codec
 from holdfast.values import RunStatus
-from holdfast.workflows.scope import place_in_state
+from holdfast.workflows.scope import guided, place_in_state, takes_guidance
 from holdfast.workflows.workflow import Workflow, load_workflow
 
 if TYPE_CHECKING:
@@ -241,6 +241,22 @@ def steps() -> None:
     """
 
 
+@command(RUN, click.argument("text", metavar="TEXT"), WHO, group=steps)
+def guide(session: Session, options: Options) -> None:
+    """Tell the agents of a run something: every model that is asked from now on gets TEXT with its system prompt.
+
+    What was said before stays. A call that is under way is not repeated.
+
+    \b
+    Example:
+      holdfast steps guide report "Cite only sources after 2020."
+    """
+    update = guided(options.text)
+    steering = Steering(session, options)
+    steering.refuse_without_agents()
+    steering.send(control.edit(update, steering.codec), "its agents are guided", "guide its agents")
+
+
 @command(RUN, STEP, WHO, group=steps)
 def skip(session: Session, options: Options) -> None:
     """Skip a step that is about to run, waits, failed, or was interrupted. What follows it runs.
@@ -377,6 +393,13 @@ class Steering:
         """Return changes to the state, or to the state that a step sees, by their paths in the state."""
         run = self._session.journal.load(self._info, Codec()).run
         return read_changes(run, self._workflow, pairs, step, is_of_file=self._is_of_file)
+
+    def refuse_without_agents(self) -> None:
+        """Refuse guidance for a run that asks no model."""
+        if self._app is None or not takes_guidance(self._app.graph):
+            raise CommandRefused(
+                f"run {self._info.run!r} asks no model, so that nobody would follow the guidance"
+            )
 
     def send(self, command: RunCommand, done: str, asked: str) -> None:
         """Send a command to the run, and print what came of it."""

@@ -64,6 +64,7 @@ from holdfast.values import RunStatus, readable_step
 from holdfast.views.plain import View, when
 from holdfast.views.projection import project
 from holdfast.views.runs import run_pauses
+from holdfast.workflows.scope import guided, takes_guidance
 from holdfast.workflows.workflow import Workflow, load_workflow
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ _TARGET_HELP = """TARGET is a run id or its beginning (4 characters or more), a 
 RUN@3, a workflow file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the
 latest unfinished run of the store is resumed."""
 _TO_ENGINE = ("if_interrupted", "on_change", "takeover", "rerun_changed")
-_HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "remap", "plan")
+_HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "guidance", "remap", "plan")
 """The options that are only for a resume in this process."""
 
 
@@ -157,6 +158,7 @@ _HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "remap
         "What to do with steps that were running when the process died; by default as the workflow says.",
     ),
     INPUT,
+    repeated("--guidance", "TEXT", "Tell the agents of the run something, as `steps guide` does."),
     PLAN,
     value(
         "--as-planned",
@@ -246,6 +248,10 @@ def _changes(app: App, found: Target, options: Options, renamed: dict[str, str])
         stored = app.get_state(found.run_id).get("inputs", {})
         saved = {name: value for name, value in stored.items() if name not in text}
         update = {"inputs": found.workflow.read_inputs({**saved, **typed}, text)}
+    for text in options.guidance:
+        if not found.run_id or not takes_guidance(app.graph):
+            raise click.UsageError("--guidance is for a stored run that asks models, and this is none")
+        update = guided(text, update)
     if renamed and found.run_id:
         nodes = found.workflow.renamed_nodes(app, found.run_id, renamed)
     return {"answers": answers, "update": update, "remap": nodes or None, "rename_keys": renamed or None}

@@ -23,7 +23,7 @@ from holdfast.state.state import State
 from holdfast.workflows.kinds.kind import Kind, Result
 from holdfast.workflows.kinds.python import find_function
 from holdfast.workflows.model import Step
-from holdfast.workflows.scope import Resources, StepFailed
+from holdfast.workflows.scope import Resources, StepFailed, guidance_in
 
 logger = logging.getLogger("holdfast")
 
@@ -48,7 +48,7 @@ class CallAgent(Kind):
         try:
             reply = ctx.recall("reply")
             if not reply:
-                request = self._request(scope)
+                request = self._request(scope, guidance_in(state))
                 self._resources.budget.refuse_if_empty(ctx)
                 self._check_price(request.model)
                 reply = ctx.once("reply", self._call, request, ctx)
@@ -82,10 +82,13 @@ class CallAgent(Kind):
         error.args = (self._resources.hide_cut(str(error)),)
         return error
 
-    def _request(self, scope: Mapping[str, Any]) -> AgentRequest:
+    def _request(self, scope: Mapping[str, Any], guidance: str) -> AgentRequest:
         agent = self._agent
+        filled = {name: self.fill(name, scope) for name in agent.templates}
+        if guidance:
+            filled["system"] = f"{filled['system']}\n\n{guidance}".lstrip()
         return AgentRequest(
-            **{name: self.fill(name, scope) for name in agent.templates},
+            **filled,
             output_schema=agent.output,
             tools=self._tools,
             temperature=agent.temperature,
