@@ -24,7 +24,7 @@ LAYERS = (
     {"cli"},
     {"demo", "testing", "tracing"},
     {"fleet"},
-    {"workflows"},
+    {"workflows", "dags"},
     {"graph.configured"},
     {"graph.builder"},
     {"checkpoints", "capsules", "integrity"},

@@ -44,6 +44,12 @@ PUBLIC: dict[str, dict[str, str]] = {
         "engine.retention": "periodic_cleanup",
         "graph.configured": "ConfiguredGraph",
     },
+    "holdfast.dags": {
+        "dags.definition": "DAGInvalid Task",
+        "dags.executor": "ControlledExecutor DAGExecutionResult",
+        "dags.planning": "DAGAborted DAGState DecisionPoint",
+        "dags.tools": "Tool Tools",
+    },
     "holdfast.fleet": {
         "fleet.catalog": "Catalog",
         "fleet.cron": "Cron",

@@ -16,6 +16,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "ten_steps_rate_limited": "completed: 8 chapters kept, 2 written now.",
     "map_killed_half_way": "Finished items that ran twice: 0.",
+    "dag_replanned": "completed: paid 42; agent replan by agent, approval continue by ana.",
     "approval_loop": "completed: 'final 3' after 2 remarks.",
     "shop_killed_everywhere": "18 boundaries; 18 kills, 18 resumes",
 }
