@@ -249,7 +249,7 @@ def test_a_slow_reader_does_not_slow_the_run(shop: Workshop) -> None:
     executor = shop.executor()
     events = executor.execute_stream({"tasks": [task(f"t{number}") for number in range(20)]}, run_id="r")
     assert next(events)["type"] == "workflow_start"
-    while executor.app.runs()[0].status != "completed":
+    while not executor.app.runs(status="completed"):
         threading.Event().wait(0.01)
 
     assert len(shop.calls) == 20 and [event["type"] for event in events].count("task_complete") == 20

@@ -311,7 +311,8 @@ class ControlledExecutor:
         If the run waits for a decision, this is the answer; else it is applied after the layer that runs. The journal
         and `decisions` of the state record who sent it and why. What cannot be applied raises `DAGInvalid`.
         """
-        given = {**decision, "by": by, "reason": reason}
+        named = {"by": by or decision.get("by", ""), "reason": reason or decision.get("reason", "")}
+        given = {"action": decision.get("action"), **named, **{**decision, **named}}
         checked = read_decision(given)
         state = self.app.get_state(run_id)
         if waiting := [pause for pause in self.app.pauses(run_id) if pause.node in CONTROL]:

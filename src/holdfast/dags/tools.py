@@ -46,7 +46,7 @@ class RateLimit:
         self._pause, self._next, self._lock = 1.0 / per_second, -math.inf, threading.Lock()
 
     def reserve(self) -> float:
-        """Reserve the next free moment, and return it as a time of the monotonic clock."""
+        """Reserve the next free time, and return it in terms of the monotonic clock."""
         with self._lock:
             at = max(clock.monotonic(), self._next)
             self._next = at + self._pause
