@@ -372,7 +372,6 @@ class ControlledExecutor:
 
 _PREVIEW = 200
 _SAME = {
-    "state.update": "state_updated",
     "checkpoint.save": "checkpoint_saved",
     "checkpoint.fail": "checkpoint_failed",
     "graph.cancel": "workflow_abort",
@@ -441,7 +440,6 @@ class Events:
         return None
 
     def _of_run(self, event: Event) -> EventData | None:
-        data = dict(event.data)
         match event.type:
             case "graph.start":
                 tasks = {name: task_of(each) for name, each in self._tasks.items()}
@@ -453,12 +451,14 @@ class Events:
                 }
             case "graph.fail":
                 name = "workflow_abort" if self._abort else "workflow_failed"
-                return name, {"reason": self._abort or data.get("error", "")}
+                return name, {"reason": self._abort or event.data.get("error", "")}
+            case "state.update":
+                return "state_updated", {"keys": event.data["keys"]}
             case "pause":
                 kind = "approval" if event.node == APPROVE else "decision"
                 return "decision_required", {
                     "kind": kind,
-                    "name": data.get("name"),
-                    "prompt": data.get("prompt"),
+                    "name": event.data.get("name"),
+                    "prompt": event.data.get("prompt"),
                 }
-        return (_SAME[event.type], data) if event.type in _SAME else None
+        return (_SAME[event.type], dict(event.data)) if event.type in _SAME else None
