@@ -312,7 +312,7 @@ class ControlledExecutor:
         and `decisions` of the state record who sent it and why. What cannot be applied raises `DAGInvalid`.
         """
         named = {"by": by or decision.get("by", ""), "reason": reason or decision.get("reason", "")}
-        given = {"action": decision.get("action"), **named, **{**decision, **named}}
+        given = {"action": decision.get("action"), **named, **decision, **named}
         checked = read_decision(given)
         state = self.app.get_state(run_id)
         if waiting := [pause for pause in self.app.pauses(run_id) if pause.node in CONTROL]:
