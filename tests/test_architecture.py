@@ -27,7 +27,7 @@ LAYERS = (
     {"workflows", "dags"},
     {"graph.configured"},
     {"graph.builder"},
-    {"checkpoints", "capsules", "integrity"},
+    {"checkpoints", "capsules", "integrity", "patterns"},
     {"engine"},
     {"agents", "views"},
     {"graph", "journal"},

@@ -283,6 +283,16 @@ class ExecutionError(HoldfastError):
     run_id: str | None = None
     cause: BaseException | None = None
 
+    @property
+    def node_name(self) -> str | None:
+        """The name of the node at which the run failed."""
+        return self.node
+
+    @property
+    def err(self) -> BaseException | None:
+        """The exception that the run failed with, or this one if there is no other."""
+        return self.cause or self
+
 
 class MaxIterationsExceeded(ExecutionError):
     """A run used up its iteration budget, which survives resumes."""

@@ -62,6 +62,11 @@ PUBLIC: dict[str, dict[str, str]] = {
         "integrity.repair": "repair_run repair_store",
         "integrity.report": "Damage Repair RunReport StoreRepair StoreReport",
     },
+    "holdfast.patterns": {
+        "graph.patterns": "ChainResult ParallelResult TaskError chain_node conditional_node parallel_node "
+        "process_chain process_conditional process_parallel",
+        "graph.predicates": "always and_ key_equals key_exists not_ or_",
+    },
     "holdfast.state": {
         "state.codec": "Unknown",
         "state.schema": "TaskResult WorkflowState add append keep_last merge union",

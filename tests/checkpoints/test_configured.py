@@ -104,6 +104,47 @@ def test_a_graph_config_logs_and_allows_a_thousand_iterations_by_default():
         GraphConfig.from_dict({})
 
 
+def test_settings_are_put_over_a_config():
+    """R3.6: config Merge: what a mapping names, or what is no default; the rest stays."""
+    base = GraphConfig("base", "noop", 7, CheckpointConfig("mine", 2, True))
+
+    assert base.merge({"max_iterations": 9}) == GraphConfig("base", "noop", 9, base.checkpoint)
+    assert base.merge({"checkpoint": {"interval": 0}}).checkpoint == CheckpointConfig("mine", 0, True)
+    other = GraphConfig("other", checkpoint=CheckpointConfig(interval=5))
+    assert base.merge(other) == GraphConfig("other", "noop", 7, CheckpointConfig("mine", 5, True))
+    with pytest.raises(HoldfastError, match="no setting 'intervall'"):
+        base.merge({"checkpoint": {"intervall": 1}})
+    with pytest.raises(HoldfastError, match="merge takes a GraphConfig or a mapping, not 3"):
+        base.merge(3)
+
+
+def test_dependencies_can_be_given_instead_of_their_names(heard):
+    """R3.6, S3.2: NewGraphWithDeps; no registry is asked, and several observers may be named."""
+    store = open_store("memory://")
+    nowhere = GraphConfig("g", observer="nobody", checkpoint=CheckpointConfig("nowhere", 1, True))
+    for given in (store, CheckpointStore(store)):
+        graph = ConfiguredGraph(nowhere, observer=heard, store=given)
+        graph.add_node("a", lambda state: state).set_entry_point("a").set_exit_point("a")
+        run = graph.execute(State()).run_id
+        assert run in CheckpointStore(store).list()
+    assert heard.types[-1] == "graph.complete"
+
+    register_observer("heard", heard)
+    before = len(heard.of("graph.complete"))
+    graph = ConfiguredGraph(GraphConfig.from_dict({"name": "g", "observer": ["heard", "noop"]}))
+    graph.add_node("a", lambda state: state).set_entry_point("a").set_exit_point("a").execute(State())
+    assert len(heard.of("graph.complete")) == before + 1
+
+
+def test_a_graph_is_validated_without_being_run():
+    """R3.1: Validate, with all problems at once."""
+    graph = ConfiguredGraph(default_graph_config("g")).add_node("a", lambda state: state).add_edge("a", "b")
+    with pytest.raises(GraphInvalid, match="'b'"):
+        graph.validate()
+    graph = ConfiguredGraph(default_graph_config("g")).add_node("a", lambda state: state)
+    graph.set_entry_point("a").set_exit_point("a").validate()
+
+
 def test_names_are_resolved_once_when_the_graph_is_made(registered):
     """S3.11, S3.21: the store only if it is used; a name that is not known says which."""
     with pytest.raises(
@@ -170,7 +211,7 @@ def test_nothing_is_saved_with_an_interval_of_zero(registered):
 
 
 def test_a_save_that_fails_stops_the_run_at_once(registered):
-    """S3.13, S3.22: with the node, the state, the path and the reason."""
+    """S3.13, S3.22, R3.4: ExecutionError with the node, the state, the path and the reason."""
     disk = FullDisk()
     register_store("disk", disk)
     calls = Calls()
@@ -186,9 +227,10 @@ def test_a_save_that_fails_stops_the_run_at_once(registered):
         graph.execute(State())
 
     assert calls == ["a", "b"]
-    assert caught.value.node == "b"
-    assert caught.value.state["path"] == ["a", "b"]
-    assert caught.value.path == ("a", "b")
+    error = caught.value
+    assert error.node == error.node_name == "b"
+    assert error.state["path"] == ["a", "b"]
+    assert error.path == ("a", "b") and isinstance(error.err, StoreError)
 
 
 @pytest.mark.parametrize("preserve", [False, True])

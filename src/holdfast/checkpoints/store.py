@@ -563,6 +563,10 @@ class CheckpointConfig:
         """From plain data, such as parsed JSON; unknown keys are refused, missing ones have their defaults."""
         return cls(**_known(cls, source))
 
+    def merge(self, other: CheckpointConfig | Mapping[str, Any]) -> CheckpointConfig:
+        """Return these settings with others put over them: what a mapping names, or what is no default in a config."""
+        return dataclasses.replace(self, **_chosen(CheckpointConfig, other))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, which `from_dict` reads."""
         return dataclasses.asdict(self)
@@ -570,10 +574,10 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True)
 class GraphConfig:
-    """A graph's name, the registered name of its observer, its iteration limit, and its checkpoints."""
+    """A graph's name, the registered name of its observer, or several, its iteration limit, and its checkpoints."""
 
     name: str
-    observer: str = "slog"
+    observer: str | Sequence[str] = "slog"
     max_iterations: int = 1000
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
@@ -586,6 +590,13 @@ class GraphConfig:
         if "checkpoint" in known:
             known["checkpoint"] = CheckpointConfig.from_dict(known["checkpoint"])
         return cls(**known)
+
+    def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
+        """Return these settings with others put over them, those of the checkpoints one by one; see there."""
+        chosen = _chosen(GraphConfig, other)
+        if "checkpoint" in chosen:
+            chosen["checkpoint"] = self.checkpoint.merge(chosen["checkpoint"])
+        return dataclasses.replace(self, **chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, which `from_dict` reads."""
@@ -608,3 +619,14 @@ def _known(kind: type[Any], source: Mapping[str, Any]) -> dict[str, Any]:
         if key not in names:
             raise HoldfastError(f"{kind.__name__} has no setting {key!r}{suggestion(str(key), names)}")
     return dict(source)
+
+
+def _chosen(kind: type[Any], other: Any) -> dict[str, Any]:
+    """Return the settings that a mapping names, or those of a config that are not the defaults."""
+    if isinstance(other, Mapping):
+        return _known(kind, other)
+    if not isinstance(other, kind):
+        raise HoldfastError(f"merge takes a {kind.__name__} or a mapping, not {other!r:.80}")
+    values = {each.name: getattr(other, each.name) for each in dataclasses.fields(kind)}
+    default = kind("") if "name" in values else kind()
+    return {name: value for name, value in values.items() if value != getattr(default, name)}

@@ -315,6 +315,11 @@ class StateGraph:
         """Everything that keeps this graph from being compiled; empty if nothing does."""
         return [*self._problems, *check(self.build())]
 
+    def validate(self) -> None:
+        """Raise a `GraphInvalid` with all problems of this graph, if it has any; `compile` does the same."""
+        if problems := self.problems():
+            raise GraphInvalid(self.name, list(dict.fromkeys(problems)))
+
     def compile(
         self,
         store: Store | str | os.PathLike[str] | None = None,

@@ -18,10 +18,12 @@ from holdfast.errors import (
     StoreError,
     problem_of,
 )
-from holdfast.events import get_observer
+from holdfast.events import ObserverLike, resolve_observer
 from holdfast.graph.builder import StateGraph
+from holdfast.graph.predicates import always
 from holdfast.state.state import State, origin_of
 from holdfast.stores import open_store
+from holdfast.stores.base import Store
 from holdfast.values import START, RunStatus
 
 _NEXT = "failed to find next node after checkpoint: "
@@ -31,18 +33,28 @@ class ConfiguredGraph(StateGraph):
     """A `StateGraph` whose store, observer and limits come from a config.
 
     It goes from node to node: of a node's edges, in the order they were added, the first whose predicate
-    is true is taken, and an edge without one is always true. Names in the config are resolved here, once.
+    is true is taken, and an edge without one is always true. Names in the config are resolved here, once; an
+    `observer` or a `store` that is given is used instead of the one that the config names.
     """
 
-    def __init__(self, config: GraphConfig, schema: Any = None) -> None:
+    def __init__(
+        self,
+        config: GraphConfig,
+        schema: Any = None,
+        *,
+        observer: ObserverLike = None,
+        store: Store | CheckpointStore | str | None = None,
+    ) -> None:
         super().__init__(schema, name=config.name, max_iterations=config.max_iterations)
         self.config = config
         try:
-            self._observer = get_observer(config.observer)
+            self._observer = resolve_observer(config.observer if observer is None else observer)
         except HoldfastError as error:
             raise HoldfastError(f"failed to resolve observer: {error}") from error
         try:
-            self._store = open_store(config.checkpoint.store if self.saves else "memory://")
+            given = store.store if isinstance(store, CheckpointStore) else store
+            named = config.checkpoint.store if self.saves else "memory://"
+            self._store = open_store(named if given is None else given)
         except StoreError as error:
             raise StoreError(f"failed to resolve checkpoint store: {problem_of(error)}") from error
 
@@ -61,7 +73,7 @@ class ConfiguredGraph(StateGraph):
     ) -> ConfiguredGraph:
         """Let `target` follow `source` if `when`, a predicate on the state, is true or not given."""
         if when is None and isinstance(source, str) and source != START:
-            when, label = _always, label or "always"
+            when = always
         self._app = None
         super().add_edge(source, target, when, label=label)
         return self
@@ -125,10 +137,6 @@ class ConfiguredGraph(StateGraph):
                 state=saved.state,
                 run_id=saved.run_id,
             )
-
-
-def _always(state: Any) -> bool:
-    return True
 
 
 def _finished(outcome: Outcome) -> State:

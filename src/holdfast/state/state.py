@@ -257,6 +257,11 @@ def state_view(cells: Mapping[str, Slot], codec: Codec, run: str, ident: Any, no
     return self  # type: ignore[return-value]
 
 
+def observer_of(state: State) -> Observer | None:
+    """Return the observer of a state: its own, or, of a state in a node, that of the run."""
+    return state._observer
+
+
 def slots_of(state: State) -> Mapping[str, Slot]:
     """Return the values of a state as they are held."""
     return state._cells
