@@ -163,7 +163,7 @@ def test_a_choice_calls_the_route_that_is_named() -> None:
         and heard.events[0]["route"] == "odd"
     )
     assert process_conditional(3, lambda n: "other", routes, default=lambda n: -n) == -3
-    with pytest.raises(HoldfastError, match="no route 'od' .*and no default; did you mean 'odd'"):
+    with pytest.raises(HoldfastError, match=r"no route 'od' .*and no default; did you mean 'odd'"):
         process_conditional(3, lambda n: "od", routes)
 
 
@@ -244,12 +244,10 @@ def test_parallel_items_that_are_done_are_not_processed_again(is_async: bool) ->
 
 
 def test_a_parallel_node_may_make_an_update_of_results_and_errors() -> None:
-    node = parallel_node(
-        [1, 0],
-        lambda n: 1 // n,
-        lambda found, state: {"ok": len(found.results), "bad": len(found.errors)},
-        fail_fast=False,
-    )
+    def count(found: ParallelResult, state: State) -> dict[str, int]:
+        return {"ok": len(found.results), "bad": len(found.errors)}
+
+    node = parallel_node([1, 0], lambda n: 1 // n, count, fail_fast=False)
     assert lone(node).compile("memory://").invoke({}).state == {"ok": 1, "bad": 1}
 
 

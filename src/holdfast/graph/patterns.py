@@ -263,7 +263,10 @@ def process_conditional(
     default: Function | None = None,
     observer: ObserverLike = None,
 ) -> Any:
-    """Return `routes[choose(state)](state)`; what is chosen and is no route goes to `default`, or is refused."""
+    """Return what the route that `choose(state)` names makes of the state.
+
+    What is chosen and is no route goes to `default`, or, if there is none, is refused.
+    """
     return _choice(state, choose, routes, default, _Teller(resolve_observer(observer)))
 
 
@@ -363,7 +366,7 @@ def parallel_node(
 def conditional_node(
     choose: Function, routes: Mapping[str, Function], *, default: Function | None = None
 ) -> Function:
-    """Return a node that returns `routes[choose(state)](state)`: an update of the state, as any node does."""
+    """Return a node that calls the route that `choose(state)` names, and returns its update of the state."""
     _check(choose, "choose")
     return lambda state, ctx: _choice(state, choose, routes, default, _Teller.of_node(state, ctx))
 
