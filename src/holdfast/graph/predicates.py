@@ -87,5 +87,5 @@ def _name(predicate: Predicate) -> str:
 
 
 def _named(name: str, predicate: Predicate) -> Predicate:
-    predicate.__name__ = name  # type: ignore[attr-defined]
+    predicate.__name__ = name
     return predicate
