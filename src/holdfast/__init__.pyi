@@ -24,6 +24,7 @@ from holdfast.errors import CannotReuse as CannotReuse
 from holdfast.errors import CapsuleInvalid as CapsuleInvalid
 from holdfast.errors import CapsuleLocked as CapsuleLocked
 from holdfast.errors import CheckpointNotFound as CheckpointNotFound
+from holdfast.errors import CircuitOpen as CircuitOpen
 from holdfast.errors import CodecError as CodecError
 from holdfast.errors import CommandRefused as CommandRefused
 from holdfast.errors import CorruptJournal as CorruptJournal

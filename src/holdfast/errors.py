@@ -268,6 +268,13 @@ class StepTimeout(HoldfastError):
     """A step ran longer than its node's timeout."""
 
 
+class CircuitOpen(HoldfastError):
+    """A step was not tried: its node failed too often in a row, and is not tried again for `retry_after` seconds."""
+
+    node: str = ""
+    retry_after: float = 0.0
+
+
 class ExecutorLost(HoldfastError):
     """What was running a step for us is gone: a worker process, a Dask worker or its scheduler. Worth another try."""
 

@@ -39,6 +39,8 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "node.message": "what a node said with ctx.emit; data: as given",
         "node.spend": "a node used up what costs money; data: step, attempt, model, input_tokens, output_tokens, cost, "
         "calls",
+        "circuit.open": "a node failed too often in a row and is left alone for a while; data: step, failures, seconds",
+        "circuit.close": "a node that was left alone has succeeded again; data: step",
         "once.in_doubt": "a function given to ctx.once was interrupted earlier; data: step, key, decision: "
         "rerun, skip, ask, fail, look or done",
         "state.create": "a state was made; data: keys",
@@ -328,6 +330,7 @@ class LoggingObserver:
             "node.error": logging.ERROR,
             "checkpoint.fail": logging.WARNING,
             "node.warning": logging.WARNING,
+            "circuit.open": logging.WARNING,
             "graph.changed": logging.WARNING,
             "join.incomplete": logging.WARNING,
         }

@@ -93,6 +93,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "views.usage": "RunLedger",
     },
     "holdfast.workflows": {
+        "graph.graph": "CircuitBreaker",
         "workflows.reading.problems": "WorkflowInvalid",
         "workflows.workflow": "Workflow app_of_run load_workflow",
     },

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import clock, engine
 from holdfast.engine.context import Context, Terminated
-from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning
+from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning, qualified
 from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal, doubt_pause
-from holdfast.errors import CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
-from holdfast.graph.graph import AFTER_A_LOSS, Node, base_name
+from holdfast.errors import CircuitOpen, CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
+from holdfast.graph.graph import AFTER_A_LOSS, CircuitBreaker, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
 from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Step
 from holdfast.state.state import State, check_untouched, was_handed_out
@@ -206,6 +206,8 @@ class Results:
         """Record what came of an attempt. One that was left because the run is to stop changes nothing."""
         step, error, seconds = attempt.step, attempt.error, attempt.seconds
         attempt.error = None  # It refers to the attempt by its traceback.
+        if attempt.node.circuit_breaker is not None:
+            self._count(attempt.node.circuit_breaker, step, error)
         if error is None:
             try:
                 ops, goto = self._meaning(step, attempt.value, attempt.state)
@@ -226,6 +228,28 @@ class Results:
             self._say("node.error", step.node, step=step.id, attempt=step.attempt, error=str(fault_of(error)))
         else:
             self.failed(step, error, seconds, repeatable=not isinstance(error, StepInterrupted))
+
+    def _count(self, breaker: CircuitBreaker, step: Step, error: BaseException | None) -> None:
+        """Count the outcome of an attempt of a node that has a circuit breaker."""
+        node, circuits = qualified(step), self._host.settings.circuits
+        if error is None:
+            if circuits.succeeded(node):
+                self._say("circuit.close", step.node, step=step.id)
+        elif isinstance(error, Exception) and (failures := circuits.failed(node, breaker)):
+            seconds = breaker.seconds
+            text = "run %s: node %r failed %d times in a row, and is left alone for %g s"
+            logger.warning(text, self._saving.run_id, node, failures, seconds)
+            self._say("circuit.open", step.node, step=step.id, failures=failures, seconds=seconds)
+
+    def passes_circuit(self, step: Step) -> bool:
+        """Return whether a step may begin; if its node is to be left alone, record that it failed for that."""
+        node = self._graph.at(step.frame).nodes[step.node]
+        if node.circuit_breaker is None:
+            return True
+        refusal = self._host.settings.circuits.refusal(qualified(step), node.circuit_breaker)
+        if refusal is not None:
+            self.failed(step, refusal, 0.0)
+        return refusal is None
 
     def _meaning(self, step: Step, value: Any, given: State | None) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
@@ -348,7 +372,11 @@ def _delay(node: Node, step: Step, error: BaseException) -> float | None:
     """Return seconds until a failed attempt is repeated, or `None`; a retry rule that fails repeats nothing."""
     rule = node.retry if node.retry is not None else AFTER_A_LOSS
     try:
-        return rule.delay_after(step.tried, error)
+        delay = rule.delay_after(step.tried, error)
+        if delay is None or not isinstance(error, CircuitOpen):
+            return delay
+        # To be refused is no attempt, so that only the wait keeps it from being repeated for ever.
+        return max(delay, error.retry_after)
     except Exception:
         logger.exception("the retry rule of node %r failed", node.name)
         return None

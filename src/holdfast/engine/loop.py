@@ -416,6 +416,8 @@ class Execution(StepHost):
         if at is not None and self.time_left(at) > 0:
             self._wake_at = at if self._wake_at is None else min(at, self._wake_at)
             return False
+        if self.graph.has_breakers and not self.results.passes_circuit(step):
+            return False
         if step.answers.get(INTERRUPTED) == b"rerun":
             self.wanted_again.add(step.id)
         self._record(StepStarted(step.id, step.attempt + 1))

@@ -417,7 +417,10 @@ def _failed(error: HoldfastError, caller: Caller) -> Outcome:
         run_id, state = error.run_id or "", State(error.state or {})
     logger.error("%s", error)
     if caller.observer is not None:
-        tell(caller.observer, Event("graph.fail", run_id, data={"error": problem_of(error)}))
+        tell(
+            caller.observer,
+            Event("graph.fail", run_id, data={"error": problem_of(error), "node": "", "state": state}),
+        )
     return Outcome(RunStatus.FAILED, state, run_id, "", error=error)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast import clock
 from holdfast.engine.decide import Rules
-from holdfast.errors import HoldfastError
+from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.events import Observer
-from holdfast.graph.graph import Graph
+from holdfast.graph.graph import CircuitBreaker, Graph
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec
@@ -102,6 +104,47 @@ class Retention:
         return cls(max_checkpoints=1, per="run")
 
 
+class Circuits:
+    """The circuit breakers of a compiled graph, for all its runs in this process, by node."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failing: dict[str, tuple[int, float | None]] = {}
+        """The failures in a row of a node, and, if it is left alone, until when."""
+
+    def refusal(self, node: str, breaker: CircuitBreaker) -> CircuitOpen | None:
+        """Return why a step of a node is not to be tried now, or `None`: then the caller has to try it."""
+        with self._lock:
+            failures, until = self._failing.get(node, (0, None))
+            if until is None:
+                return None
+            now = clock.monotonic()
+            if (
+                until <= now
+            ):  # One is let through; for the others the node stays as it is until that one has ended.
+                self._failing[node] = failures, now + breaker.seconds
+                return None
+        return CircuitOpen(
+            f"node {node!r} is not tried: it failed {failures} times in a row, and is left alone for another "
+            f"{until - now:.3g} s",
+            node=node,
+            retry_after=until - now,
+        )
+
+    def succeeded(self, node: str) -> bool:
+        """Forget the failures of a node; return whether it was left alone."""
+        with self._lock:
+            return self._failing.pop(node, (0, None))[1] is not None
+
+    def failed(self, node: str, breaker: CircuitBreaker) -> int:
+        """Count a failure of a node; return the failures in a row if it is left alone from now on, else 0."""
+        with self._lock:
+            failures = self._failing.get(node, (0, None))[0] + 1
+            is_open = failures >= breaker.failures
+            self._failing[node] = failures, clock.monotonic() + breaker.seconds if is_open else None
+        return failures if is_open else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """A graph and all that was decided when it was compiled."""
@@ -124,6 +167,7 @@ class Settings:
     """Whether runs are kept in memory because nobody named a store."""
     facts: Mapping[str, Any] | None = field(default_factory=dict)
     """What is recorded of the environment beside what is found out; `None` if nothing is to be."""
+    circuits: Circuits = field(default_factory=Circuits)
     raise_exceptions: bool = True
     """Whether a failure is raised, or only reported as an event and returned as an outcome."""
 

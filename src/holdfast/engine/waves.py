@@ -298,7 +298,7 @@ class Waves:
         asyncio._set_running_loop(None)
         try:
             node = self._graph.nodes[step.node]
-            while node.runs_inline:
+            while node.runs_inline and node.is_plain:
                 execution.inline = True
                 try:
                     if execution.stop is not None:
@@ -326,7 +326,7 @@ class Waves:
             return None
         graph = self._graph
         node = graph.nodes.get(graph.only_next.get(step.node, ""))
-        if node is None or node.graph is not None or clock.perf_counter() - execution.inbox.polled > POLL:
+        if node is None or not node.is_plain or clock.perf_counter() - execution.inbox.polled > POLL:
             return None
         return node if self._run.frames[""].waves + 1 < graph.max_iterations else None
 

@@ -22,7 +22,7 @@ from holdfast.errors import (
     suggestion,
 )
 from holdfast.events import ObserverLike, resolve_observer
-from holdfast.graph.graph import Edge, Graph, Join, Migration, Node, Reconcile, Retry, Route
+from holdfast.graph.graph import CircuitBreaker, Edge, Graph, Join, Migration, Node, Reconcile, Retry, Route
 from holdfast.graph.validation import check
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
@@ -89,6 +89,7 @@ class StateGraph:
         executor: str | Executor | None = None,
         reads: Iterable[str] | None = None,
         reusable: bool = True,
+        circuit_breaker: CircuitBreaker | None = None,
     ) -> StateGraph:
         """Add a node: a function, sync or async, or another graph.
 
@@ -116,6 +117,7 @@ class StateGraph:
           `KeyError`), so that a change of any other key is known not to concern it.
         - `reusable`: `False` says that other runs do not take over what it returned (`reuse=`), but run it: it goes by
           more than its state, such as the time, or the id of its run.
+        - `circuit_breaker`: after how many failures in a row its steps fail at once, and for how long.
         """
         if callable(name) and not isinstance(name, str):
             function = name
@@ -137,6 +139,7 @@ class StateGraph:
             "executor": executor,
             "reads": None if reads is None else self._reads(name, reads),
             "reusable": reusable,
+            "circuit_breaker": circuit_breaker,
         }
         self._nodes[name] = self._node(name, function, options)
         if after is not None:

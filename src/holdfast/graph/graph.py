@@ -93,6 +93,30 @@ class Retry:
         return self.delay.total_seconds() if isinstance(self.delay, dt.timedelta) else self.delay
 
 
+@dataclass(frozen=True, slots=True)
+class CircuitBreaker:
+    """When a node is left alone for a while because it keeps failing.
+
+    After `failures` failed attempts in a row its steps fail at once, with `CircuitOpen`, for `reset` seconds. Then one
+    attempt is let through: if it succeeds, the node is as before, else it is left alone again. The count is shared by
+    all runs of a compiled graph in one process; another process begins with its own.
+    """
+
+    failures: int = 5
+    reset: float | dt.timedelta = 30.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.failures, int) or self.failures < 1:
+            raise HoldfastError(f"CircuitBreaker: failures must be at least 1, not {self.failures!r}")
+        if not isinstance(self.reset, (int, float, dt.timedelta)) or not self.seconds > 0:
+            raise HoldfastError(f"CircuitBreaker: reset must be more than 0 seconds, not {self.reset!r}")
+
+    @property
+    def seconds(self) -> float:
+        """How long the node is left alone."""
+        return self.reset.total_seconds() if isinstance(self.reset, dt.timedelta) else self.reset
+
+
 AFTER_A_LOSS = Retry(attempts=3, delay=0.25, on=ExecutorLost)
 """The policy of nodes that have none: only steps whose executor was lost are tried again."""
 
@@ -107,11 +131,14 @@ _MUST: dict[str, tuple[str, Callable[[Any], bool]]] = {
         f"one of {', '.join(IF_INTERRUPTED)}, or a function",
         lambda value: not isinstance(value, str) or value in IF_INTERRUPTED,
     ),
+    "circuit_breaker": ("a CircuitBreaker(failures=…)", lambda value: isinstance(value, CircuitBreaker)),
     "max_parallel": ("a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1),
 }
 """What options of a node must be, if they are set, and how that is checked."""
 
-_OF_FUNCTION = frozenset({"retry", "timeout", "if_interrupted", "on_error", "executor", "reads", "reusable"})
+_OF_FUNCTION = frozenset(
+    {"retry", "timeout", "if_interrupted", "on_error", "executor", "reads", "reusable", "circuit_breaker"}
+)
 """The options that say nothing of a sub-graph."""
 
 
@@ -144,11 +171,14 @@ class Node:
     """The keys of the state that it reads, if that is declared; it is given no others."""
     reusable: bool = True
     """Whether other runs may reuse its results."""
+    circuit_breaker: CircuitBreaker | None = None
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
     wants_graph: bool = field(init=False, default=False)
     runs_inline: bool = field(init=False, default=False)
     """Whether an execution may run it in its own thread."""
+    is_plain: bool = field(init=False, default=False)
+    """Whether there is nothing to look at before and after it: it is a function without a circuit breaker."""
 
     def __post_init__(self) -> None:
         wanted = {*self.wants, *self.named}
@@ -158,6 +188,7 @@ class Node:
         object.__setattr__(self, "wants_context", with_context)
         inline = not self.is_async and self.timeout is None and self.executor is None
         object.__setattr__(self, "runs_inline", inline)
+        object.__setattr__(self, "is_plain", self.graph is None and self.circuit_breaker is None)
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return what of `given` its function takes, by position and by name."""
@@ -271,6 +302,8 @@ class Graph:
     only_next: Mapping[str, str] = field(init=False, default_factory=dict)
     """The next node, `END` included, of each node after which there is no choice to make."""
     parallel_limits: Mapping[str, int] = field(init=False, default_factory=dict)
+    has_breakers: bool = field(init=False, default=False)
+    """Whether a node, of this graph or of one inside it, has a circuit breaker."""
 
     def __post_init__(self) -> None:
         edges: dict[str, list[Edge]] = {}
@@ -286,6 +319,10 @@ class Graph:
         object.__setattr__(self, "joins_from", {source: tuple(found) for source, found in joins.items()})
         limits = {name: node.max_parallel for name, node in self.nodes.items() if node.max_parallel}
         object.__setattr__(self, "parallel_limits", limits)
+        guarded = (
+            node.circuit_breaker or (node.graph and node.graph.has_breakers) for node in self.nodes.values()
+        )
+        object.__setattr__(self, "has_breakers", any(guarded))
         simple = {name: self._simple_next(name) for name in self.nodes}
         object.__setattr__(self, "only_next", {name: after for name, after in simple.items() if after})
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from holdfast.errors import HoldfastError
 from holdfast.graph.builder import StateGraph
 from holdfast.graph.fingerprint import Fingerprint, definition_fingerprint, fingerprint
-from holdfast.graph.graph import Command
+from holdfast.graph.graph import CircuitBreaker, Command
 from holdfast.graph.graph import Route as GraphRoute
 from holdfast.graph.source_code import digest
 from holdfast.graph.validation import THREADS
@@ -469,13 +469,14 @@ class _Compiler:
             self._surround(items)
 
     def _add_work(self, name: str, work: Work, goes_on: bool) -> None:
-        step = work.step
+        step, breaker = work.step, work.step.circuit_breaker
         if_interrupted = "rerun" if step.idempotent else "ask" if self.resources.interactive else "fail"
         self._graph.add_node(
             name,
             work.function,
             retry=retry_of(step, work.kind),
             timeout=step.timeout if step.python is not None else None,
+            circuit_breaker=CircuitBreaker(breaker.failures, breaker.reset) if breaker else None,
             if_interrupted=step.if_interrupted or if_interrupted,
             version=self._version(work),
             on_error=self._stand_in(work, goes_on),
@@ -601,6 +602,7 @@ def _looped(definition: Definition) -> int:
 
 _NO_PART_OF_THE_WORK = {
     *("name", "description", "routes", "after", "retry", "timeout", "parallel", "while_loop", "executor"),
+    "circuit_breaker",
 }
 
 

@@ -246,6 +246,13 @@ class Retry(Part):
     )
 
 
+class CircuitBreaker(Part):
+    """When a step that keeps failing is left alone for a while, in all runs of one process."""
+
+    failures: int = _optional(5, "After how many failed tries in a row it fails at once.", ge=1, le=1000)
+    reset: Timeout = _optional(30.0, "For how long; then one try is let through.")
+
+
 class ForEach(Part):
     """Run the step once for every item of a list, or of a dict's values."""
 
@@ -570,6 +577,9 @@ class Step(Part):
     for_each: ForEach | None = _optional(None, "Run the step once for every item.")
     retry: Retry | None = _optional(None, "Retry policy.")
     timeout: Timeout | None = _optional(None, "How long one attempt may take.")
+    circuit_breaker: CircuitBreaker | None = _optional(
+        None, "When it is left alone because it keeps failing."
+    )
     executor: str | None = _optional(
         None,
         "Where a python step runs: threads, processes, processes:4, or dask:ADDRESS; else here.",

@@ -59,10 +59,13 @@ _OPTIONS: tuple[tuple[str, set[str], dict[str, str]], ...] = (
         {*KINDS} - {"python", "workflow"},
         {"": "remove it; `with` gives arguments to python and inputs to workflow steps"},
     ),
-    (
-        "retry",
-        {"parallel", "while_loop", "workflow", "end"},
-        dict.fromkeys(("parallel", "while_loop", "workflow"), _INSIDE),
+    *(
+        (
+            option,
+            {"parallel", "while_loop", "workflow", "end"},
+            dict.fromkeys(("parallel", "while_loop", "workflow"), _INSIDE),
+        )
+        for option in ("retry", "circuit_breaker")
     ),
     (
         "timeout",
