@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def keep(target: str, found: Iterable[bytes], largest: int = LARGEST) -> int:
     """Add inputs to a corpus, each under the name of its digest."""
     folder = CORPUS / target
     folder.mkdir(parents=True, exist_ok=True)
-    some = {data for data in found if len(data) <= largest}
+    here = [str(folder).encode() for folder in (ROOT, Path.home(), sys.prefix, sys.base_prefix)]
+    some = {data for data in found if len(data) <= largest and not any(each in data for each in here)}
     for data in some:
         (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
     return len(some)

@@ -118,12 +118,14 @@ def _verified(store: Any, run: str, after: int, chain: bytes, sealed: bool, upto
     return store.read(run, after, upto)
 
 
+_NEXT_ATTEMPT = (lambda wire, _: StepStarted(wire[1], wire[2] + 1), None)
+
 PLANTED = [
     Planted("codec", "a mark out of place, or data that does not fit, is not told apart",
             lambda: patch.object(_Decoding, "rebuilt", _rebuilt)),
     Planted("values", "a bytearray is stored as bytes", lambda: patch.object(encoding, "_leaf", _as_bytes)),
     Planted("records", "an attempt is read as the next one",
-            lambda: patch.dict(wire._FORMS, {1: (None, (lambda wire, _: StepStarted(wire[1], wire[2] + 1), None))})),
+            lambda: patch.dict(wire._FORMS, {StepStarted: wire._FORMS[StepStarted], 1: (None, _NEXT_ATTEMPT)})),
     Planted("snapshots", "a text grows whenever it is written",
             lambda: patch.object(wire, "safe_text", lambda text: text + "?")),
     Planted("compress", "differences have no checksum", lambda: patch.object(compress, "_against",

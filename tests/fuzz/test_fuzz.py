@@ -194,3 +194,18 @@ def _command(*words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=110,
     )
+
+
+@pytest.mark.parametrize("name", ["records", "snapshots"])
+def test_what_real_runs_stored_can_be_read(name: str) -> None:
+    """Inputs of an older format would be refused at once, and nothing behind that would be tested."""
+    target = TARGETS[name]
+    check, inputs = target.open(), sorted((CORPUS / name).iterdir())
+    refused = []
+    for path in inputs:
+        try:
+            check(path.read_bytes())
+        except target.refused:
+            refused.append(path.name)
+
+    assert len(inputs) > 10 and len(refused) <= len(inputs) / 20, "run python -m tests.fuzz.harvest"
