@@ -311,7 +311,8 @@ def checked_dialect(dialect: str) -> str:
 
 def in_dialect(observer: Observer, dialect: str | None) -> Observer:
     """Return an observer that gets its events in a dialect; without one the observer itself."""
-    return observer if dialect in (None, "node") else Translator(observer, str(dialect))
+    is_settled = dialect in (None, "node") or isinstance(observer, Translator)
+    return observer if is_settled else Translator(observer, str(dialect))
 
 
 class NoOpObserver:
@@ -424,8 +425,13 @@ ObserverLike = Observer | str | Callable[[Event], object] | Sequence[Any] | None
 """What is taken for an observer: itself, a function, a registered name, or several of these."""
 
 
-def resolve_observer(observer: ObserverLike) -> Observer | None:
-    """An observer from itself, its registered name, a plain function, or several of these."""
+def resolve_observer(observer: ObserverLike, dialect: str | None = None) -> Observer | None:
+    """An observer from itself, its registered name, a plain function, or several of these.
+
+    One that has no `dialect` of its own gets its events in the given one.
+    """
+    if dialect is not None:
+        checked_dialect(dialect)
     if observer is None:
         return None
     if isinstance(observer, str):
@@ -433,12 +439,12 @@ def resolve_observer(observer: ObserverLike) -> Observer | None:
     if isinstance(observer, NoOpObserver):
         return None
     if isinstance(observer, Observer):
-        return in_dialect(observer, getattr(observer, "dialect", None))
+        return in_dialect(observer, getattr(observer, "dialect", None) or dialect)
     if isinstance(observer, Sequence):
-        several = MultiObserver(*observer)
+        several = MultiObserver(*(resolve_observer(each, dialect) for each in observer))
         return several if several.observers else None
     if callable(observer):
-        return CallbackObserver(observer)
+        return in_dialect(CallbackObserver(observer), dialect)
     raise HoldfastError(
         f"{observer!r} is not an observer: give an object with on_event, a function, a name or a list of these"
     )

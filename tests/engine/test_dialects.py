@@ -82,11 +82,31 @@ def test_an_async_stream_and_observers_speak_dialects_too() -> None:
     assert [event.type for event in tasks] == ["checkpoint_saved"] * 2
 
 
+def test_a_dialect_is_chosen_once_for_all_streams_of_an_app() -> None:
+    """S0.12, S4.10: `compile(dialect=…)`; a stream may choose another one."""
+    heard = Heard()
+
+    class Agents(Heard):
+        dialect = "agent"
+
+    agents = Agents()
+    app = chain("a").compile("memory://", observer=[heard, agents], dialect="task")
+
+    assert "checkpoint_saved" in [event.type for event in app.stream()]
+    assert "checkpoint.save" in [event.type for event in app.stream(dialect="node")]
+    assert heard.types.count("task_complete") == agents.types.count("agent_completed") == 2
+    plain = Heard()
+    app.invoke(observer=plain)
+    assert "node.complete" in plain.types, "an observer of one call says its dialect itself"
+
+
 def test_an_unknown_dialect_is_refused_before_anything_runs() -> None:
     app = chain("a").compile("memory://")
     with pytest.raises(HoldfastError, match="unknown dialect of events: 'tasks'; known are: 'node', 'task'"):
         app.stream(dialect="tasks")
     assert app.runs() == []
+    with pytest.raises(HoldfastError, match="unknown dialect of events: 'tasks'"):
+        chain("a").compile("memory://", dialect="tasks")
 
 
 def test_the_dialect_of_states_has_a_state_in_every_event() -> None:

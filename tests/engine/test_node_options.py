@@ -175,7 +175,7 @@ def test_the_last_node_runs_after_an_early_end_and_in_a_sub_graph() -> None:
 def test_a_last_node_that_is_none_is_refused() -> None:
     graph = StateGraph(Work, name="g").add_node("a", broken).add_edge(START, "a").set_last_node("b")
 
-    with pytest.raises(GraphInvalid, match="the last node: there is no node 'b'"):
+    with pytest.raises(GraphInvalid, match="the last node: node not found: b"):
         graph.compile("memory://")
 
 

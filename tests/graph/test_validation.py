@@ -32,33 +32,33 @@ PROBLEMS: dict[str, tuple[Callable[[], StateGraph], str]] = {
     "duplicate edge": (lambda: graph("a", "b").add_edge("a", "b"), "edge 'a' -> 'b' is added twice"),
     "missing target": (
         lambda: graph("fetch").add_edge("fetch", "fecth"),
-        "edge 'fetch' -> 'fecth': there is no node 'fecth'; did you mean 'fetch'?",
+        "edge 'fetch' -> 'fecth': node not found: fecth; did you mean 'fetch'?",
     ),
-    "missing source": (lambda: graph("a").add_edge("z", "a"), "edge 'z' -> 'a': there is no node 'z'"),
+    "missing source": (lambda: graph("a").add_edge("z", "a"), "edge 'z' -> 'a': node not found: z"),
     "missing route target": (
         lambda: graph("a").add_conditional_edges("a", nothing, ["nowhere"]),
-        "the routes of 'a': there is no node 'nowhere'",
+        "the routes of 'a': node not found: nowhere",
     ),
     "missing route source": (
         lambda: graph("a").add_conditional_edges("z", nothing, ["a"]),
-        "the routes of 'z': there is no node 'z'",
+        "the routes of 'z': node not found: z",
     ),
     "missing join source": (
         lambda: graph("a").add_edge(["a", "z"], END),
-        "the join before '__end__': there is no node 'z'",
+        "the join before '__end__': node not found: z",
     ),
     "missing join target": (
         lambda: graph("a", "b").add_edge(["a", "b"], "z"),
-        "the join of 'a', 'b': there is no node 'z'",
+        "the join of 'a', 'b': node not found: z",
     ),
     "missing after": (
         lambda: graph("a").add_node("b", nothing, after="z"),
-        "edge 'z' -> 'b': there is no node 'z'",
+        "edge 'z' -> 'b': node not found: z",
     ),
-    "missing exit": (lambda: graph("a").set_exit_point("z"), "the exit points: there is no node 'z'"),
+    "missing exit": (lambda: graph("a").set_exit_point("z"), "the exit points: node not found: z"),
     "missing goto": (
         lambda: graph().add_node("a", nothing, goto=["z"]).add_edge(START, "a"),
-        "goto of node 'a': there is no node 'z'",
+        "goto of node 'a': node not found: z",
     ),
     "edge into START": (lambda: graph("a").add_edge("a", START), "'__start__' cannot be used there"),
     "edge out of END": (lambda: graph("a").add_edge(END, "a"), "'__end__' cannot be used there"),
@@ -227,7 +227,7 @@ def test_interrupts_must_name_nodes_also_inside_sub_graphs() -> None:
 
     outer.compile("memory://", interrupt_before=["sub/x"], interrupt_after=["leaf", "sub"])
     for name in ("sub/y", "leaf/x", "lef"):
-        with pytest.raises(GraphInvalid, match="there is no node"):
+        with pytest.raises(GraphInvalid, match="node not found"):
             outer.compile("memory://", interrupt_before=[name])
 
 

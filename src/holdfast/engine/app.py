@@ -139,7 +139,7 @@ class App(AppBase):
         return AsyncEventStream(queue, self._invocation(input, both, answers=answers, **how))
 
     def _both(self, queue: StreamQueue, observer: ObserverLike, dialect: str | None) -> ObserverLike:
-        own = in_dialect(queue, dialect)
+        own = in_dialect(queue, self._settings.dialect if dialect is None else dialect)
         return own if observer is None else MultiObserver(own, observer)
 
     def _invocation(self, input: Input, observer: ObserverLike, **how: Any) -> Main:

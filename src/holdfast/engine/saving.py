@@ -204,7 +204,7 @@ class Saving:
         if ops is not None:
             late["update"] = lambda: {op.key: op.value for op in ops if op.kind != "drop"}
             late["output"] = lambda: engine.preview_ops(ops)
-            late["output_size"] = lambda: sum(len(op.raw) for op in ops)
+            late["output_size"] = lambda: sum(len(op.key) + len(op.raw) for op in ops)
         self._events.append(("node.complete", step.node, LateData(data, late)))
 
     def _facts(self, step: Step) -> dict[str, Any]:

@@ -168,6 +168,8 @@ class Settings:
     facts: Mapping[str, Any] | None = field(default_factory=dict)
     """What is recorded of the environment beside what is found out; `None` if nothing is to be."""
     circuits: Circuits = field(default_factory=Circuits)
+    dialect: str | None = None
+    """The names of the events of streams that choose none."""
     raise_exceptions: bool = True
     """Whether a failure is raised, or only reported as an event and returned as an outcome."""
 

@@ -320,7 +320,10 @@ class StateGraph:
 
     def validate(self) -> None:
         """Raise a `GraphInvalid` with all problems of this graph, if it has any; `compile` does the same."""
-        if problems := self.problems():
+        self._refuse(self.problems())
+
+    def _refuse(self, problems: list[str]) -> None:
+        if problems:
             raise GraphInvalid(self.name, list(dict.fromkeys(problems)))
 
     def compile(
@@ -339,6 +342,7 @@ class StateGraph:
         checkpoint_dir: str | Path | None = None,
         time_limit: float | dt.timedelta | None = None,
         observer: ObserverLike = None,
+        dialect: str | None = None,
         encryption_key: str | bytes | None = None,
         encryption: str | None = None,
         facts: bool | Mapping[str, Any] = True,
@@ -355,6 +359,7 @@ class StateGraph:
         - `on_change`: what a resume does when the graph changed: "warn", "fail" or "use_saved".
         - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
         - `time_limit`: seconds that one execution of a run may take; then it fails, and a resume has them again.
+        - `dialect`: how events are named in streams, and for `observer`; see `stream`.
         - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
         - `encryption="require"`: nothing unencrypted is written or read; without a key it is an error. So does
           `HOLDFAST_ENCRYPTION=require`.
@@ -364,17 +369,13 @@ class StateGraph:
           instead of raising it; the default is that of the graph, which is `True`.
         """
         graph = self.build()
-        problems = [*self._problems, *check(graph)]
-        problems += _interrupt_problems(graph, [*interrupt_before, *interrupt_after])
-        if problems:
-            raise GraphInvalid(self.name, list(dict.fromkeys(problems)))
+        interrupts = _interrupt_problems(graph, [*interrupt_before, *interrupt_after])
+        self._refuse([*self._problems, *check(graph), *interrupts])
         one_of("interrupt", interrupt, ("stop", "notify"))
         one_of("on_change", on_change, ON_CHANGE)
         if max_parallel < 1:
             raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
-        limit = _seconds(time_limit)
-        if limit is not None and not limit > 0:
-            raise HoldfastError(f"time_limit must be more than 0 seconds, not {limit!r}")
+        limit = _time_limit(time_limit)
         directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
         seal = Seal.chosen(encryption_key, encryption, os.environ)
         if seal is not None and directory is not None:
@@ -395,7 +396,8 @@ class StateGraph:
                 interrupt_after=frozenset(interrupt_after),
                 notify=interrupt == "notify",
                 checkpoint_dir=None if directory is None else Path(directory),
-                observer=resolve_observer(observer),
+                observer=resolve_observer(observer, dialect),
+                dialect=dialect,
                 on_change=on_change,
                 time_limit=limit,
                 outline=graph.outline(),
@@ -493,6 +495,13 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
+def _time_limit(given: float | dt.timedelta | None) -> float | None:
+    limit = _seconds(given)
+    if limit is not None and not limit > 0:
+        raise HoldfastError(f"time_limit must be more than 0 seconds, not {limit!r}")
+    return limit
+
+
 def _interrupt_problems(graph: Graph, names: list[str]) -> list[str]:
     problems = []
     for name in names:
@@ -502,7 +511,7 @@ def _interrupt_problems(graph: Graph, names: list[str]) -> list[str]:
             node = inner.nodes.get(part) if inner is not None else None
             inner = node.graph if node is not None else None
         if inner is None or last not in inner.nodes:
-            problems.append(f"interrupts: there is no node {name!r}{suggestion(name, graph.nodes)}")
+            problems.append(f"interrupts: node not found: {name}{suggestion(name, graph.nodes)}")
     return problems
 
 

@@ -197,7 +197,7 @@ def _known(name: str, known: Collection[str], where: str, graph: Graph) -> Itera
         if name in (START, END):
             yield f"{where}: {name!r} cannot be used there"
         else:
-            yield f"{where}: there is no node {name!r}{suggestion(name, graph.nodes)}"
+            yield f"{where}: node not found: {name}{suggestion(name, graph.nodes)}"
 
 
 def _successors(graph: Graph) -> dict[str, set[str]]:
