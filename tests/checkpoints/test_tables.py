@@ -217,11 +217,23 @@ def test_tables_of_other_programs_are_left_alone(source: Store, tables: Tables, 
     paused(source)
     with pytest.raises(StoreError, match="has tables of another program"):
         write_tables(source, f"sqlite:///{tmp_path}/runs.db")
-    for wrong in ("file:folder", "memory://", "notes.txt"):
+    for wrong in ("file:folder", "memory://", "notes.txt", f"sqlite:///{tmp_path}/x.db?namespace=team"):
         with pytest.raises(StoreError, match="tables are written to sqlite:///PATH or postgresql://"):
             write_tables(source, wrong)
     with pytest.raises(StoreError, match="say where to write them"):
         write_tables(open_store("memory://"))
+
+
+def test_tables_beside_a_store_may_be_moved_with_it(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with closing(open_store(f"sqlite:///{tmp_path}/{name}/runs.db?namespace=team")) as store:
+            if name == "one":
+                paused(store)
+            report = write_tables(store)
+        assert report.into == f"sqlite:///{tmp_path}/{name}/runs@team.tables.db"
+        if name == "one":
+            (tmp_path / "one").rename(tmp_path / "two")
+    assert report.unchanged == 1
 
 
 def test_the_state_of_a_layered_workflow_is_as_its_design_has_it(source: Store, tables: Tables) -> None:

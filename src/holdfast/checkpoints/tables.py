@@ -23,7 +23,7 @@ from holdfast.journal.run_state import node_of
 from holdfast.journal.sealing import is_sealed
 from holdfast.stores import SQLITE_SUFFIXES, open_store
 from holdfast.stores.base import DEFAULT_NAMESPACE, RunInfo, Store, StoredCheckpoint, namespace_of
-from holdfast.stores.namespaces import is_server, make_folders, shown_url
+from holdfast.stores.namespaces import is_server, make_folders, shown_url, split_namespace
 from holdfast.views.plain import View, ViewCodec, plain, when
 from holdfast.views.run_view import RunView
 from holdfast.views.runs import run_view
@@ -111,7 +111,7 @@ def write_tables(store: Store | str | os.PathLike[str], into: str | None = None)
     """
     opened = open_store(store) if not isinstance(store, Store) else store
     try:
-        with _opened(into or _beside(opened), opened.url) as target:
+        with _opened(into or _beside(opened), opened.url, is_beside=not into) as target:
             return _Writing(Journal(opened, None), target).write()
     finally:
         if opened is not store:
@@ -239,8 +239,11 @@ class _Postgres:
 
 
 @contextlib.contextmanager
-def _opened(url: str, source: str) -> Iterator[_Target]:
-    """Open the tables at a URL, which are made if they are missing; refuse those of another store or program."""
+def _opened(url: str, source: str, is_beside: bool) -> Iterator[_Target]:
+    """Open the tables at a URL, which are made if they are missing; refuse those of another store or program.
+
+    Those that are beside a store are of that store, also if both were moved.
+    """
     with _connected(url) as target:
         with target.transaction():
             taken = target.taken(_NAMES)
@@ -252,7 +255,9 @@ def _opened(url: str, source: str) -> Iterator[_Target]:
                     )
                 _create(target, source)
         ((known, version),) = target.ask(f"SELECT store, format FROM {SOURCE}")
-        if known != source:
+        if known != source and is_beside:
+            target.ask(f"UPDATE {SOURCE} SET store = ?", source)
+        elif known != source:
             raise StoreError(
                 f"{target.url} has the tables of {known}; choose another file, or another schema with ?schema=NAME"
             )
@@ -275,12 +280,17 @@ def _connected(url: str) -> Iterator[_Target]:
     if not is_server(url):
         import apsw
 
-        scheme, colon, rest = url.partition(":")
-        path = Path(re.sub("^/{2,3}", "", rest) if colon else url).expanduser().absolute()
-        if (colon and scheme != "sqlite") or (not colon and path.suffix.lower() not in SQLITE_SUFFIXES):
+        bare, namespace = split_namespace(url)
+        scheme, colon, rest = bare.partition(":")
+        path = Path(re.sub("^/{2,3}", "", rest) if colon else bare).expanduser().absolute()
+        if (
+            namespace
+            or (colon and scheme != "sqlite")
+            or (not colon and path.suffix.lower() not in SQLITE_SUFFIXES)
+        ):
             raise StoreError(
                 f"tables are written to sqlite:///PATH or postgresql://…, not to {shown_url(url)!r}; a path ends in "
-                f"{', '.join(SQLITE_SUFFIXES)}"
+                f"{', '.join(SQLITE_SUFFIXES)}, and there are no namespaces"
             )
         try:
             with contextlib.closing(_Sqlite(path)) as target:
@@ -487,7 +497,7 @@ def _point_rows(run: str, data: CheckpointData, waves: Mapping[int, list[str]]) 
     executed = [waves.get(number, []) for number in range(1, done + 1)] + ([following] if following else [])
     pause = data.pause
     asked = None if pause is None else {"block_id": pause.block_id, "prompt": pause.prompt, "response": None}
-    layered = (ident, workflow, at, done, _json({**state, "checkpoint_id": ident}), _json(data.outline))
+    layered = (ident, workflow, at, done, _dumped({**state, "checkpoint_id": ident}), _json(data.outline))
     return (
         (*layered, _json(data.config), run, inputs, _json(executed), None if asked is None else _json(asked)),
         (
@@ -495,7 +505,7 @@ def _point_rows(run: str, data: CheckpointData, waves: Mapping[int, list[str]]) 
             None if data.in_progress is None else _text(", ".join(map(base_name, data.in_progress))),
             _json(list(data.completed)),
             _json(_outputs(data)),
-            *(_json(state), data.iteration, at, at, run),
+            *(_dumped(state), data.iteration, at, at, run),
         ),
     )
 
@@ -526,8 +536,13 @@ def _text(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON text; PostgreSQL knows no character 0."""
-    text = json.dumps(plain(value), ensure_ascii=True, allow_nan=False)
+    """Return a value as JSON text."""
+    return _dumped(plain(value))
+
+
+def _dumped(value: Any) -> str:
+    """Return plain data as JSON text; PostgreSQL knows no character 0."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
     return re.sub(r"(?<!\\)((?:\\\\)*)\\u0000", r"\1\\\\u0000", text)
 
 

@@ -224,7 +224,7 @@ def _overwrite(passwords: Sequence[bytes]) -> None:
 def store_options(options: list[str]) -> str:
     """Return the options of a command that name its store, as they can be pasted after another command."""
     found = []
-    for name in ("--store", "--namespace"):
+    for name in ("--store", "--namespace", "--file"):
         for number, word in enumerate(options):
             given = options[number + 1 : number + 2] if word == name else [word.removeprefix(f"{name}=")]
             if given and (word == name or word.startswith(f"{name}=")):

@@ -340,8 +340,7 @@ def tables(session: Session, options: Options) -> int:
       holdfast store tables
       holdfast store tables --into postgresql://localhost/reports?schema=holdfast_tables
     """
-    into = None if options.into is None else chosen_url(options.into)
-    report = write_tables(session.store, into)
+    report = write_tables(session.store, options.into)
     if session.as_json:
         print_json(report)
     else:
