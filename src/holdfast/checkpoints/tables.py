@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -80,6 +81,9 @@ _REST = (
 _POINTS = ("workflow_checkpoints", "checkpoints")
 _NAMES = (*TABLES, "checkpoint_states", SOURCE)
 _ENCRYPTED = "it is encrypted, and its values are not written in the clear"
+
+_BATCH = 100
+"""How many runs are one transaction."""
 
 Row = Sequence[Any]
 
@@ -160,7 +164,7 @@ class _Target(Protocol):
         ...
 
     def transaction(self) -> contextlib.AbstractContextManager[Any]:
-        """Open a transaction."""
+        """Open a transaction; inside another one, a part of it that can be undone alone."""
         ...
 
 
@@ -196,6 +200,10 @@ class _Sqlite:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
+        if self._connection.in_transaction:
+            with self._connection:
+                yield
+            return
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -336,7 +344,7 @@ class _Version(NamedTuple):
 
 
 class _Writing:
-    """Brings the tables up to date, one run per transaction."""
+    """Brings the tables up to date, some runs per transaction."""
 
     def __init__(self, journal: Journal, target: _Target) -> None:
         self._journal, self._target = journal, target
@@ -351,17 +359,20 @@ class _Writing:
         )
         infos = {_text(info.run): info for info in self._journal.store.runs()}
         gone = [run for run in known if run not in infos]
-        for run in gone:
-            with self._target.transaction():
+        with self._target.transaction():
+            for run in gone:
                 self._remove(run, (*TABLES,))
-        for run, info in infos.items():
-            version = self._version(info)
-            if known.get(run) != version.text:
-                self._write(run, info, version)
-            else:
-                self._unchanged += 1
-                if run in reasons:
-                    self._left_out[run] = reasons[run]
+        remaining = iter(infos.items())
+        while batch := list(itertools.islice(remaining, _BATCH)):
+            with self._target.transaction():
+                for run, info in batch:
+                    version = self._version(info)
+                    if known.get(run) != version.text:
+                        self._write(run, info, version)
+                    else:
+                        self._unchanged += 1
+                        if run in reasons:
+                            self._left_out[run] = reasons[run]
         return TablesReport(
             into=self._target.url,
             runs=self._runs,
