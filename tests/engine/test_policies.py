@@ -61,10 +61,11 @@ class RecordingStore(MemoryStore):
         super().__init__()
         self.appends: list[Append] = []
         self.broken = False
+        self.error: Exception = StoreError("the disk is full")
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
         if self.broken:
-            raise StoreError("the disk is full")
+            raise self.error
         self.appends += appends
         return super().commit(appends)
 
@@ -287,6 +288,28 @@ def test_a_run_whose_store_never_works_still_completes() -> None:
     out = chain("a", "b").compile(store, policy=CheckpointPolicy(on_save_error="continue")).invoke()
 
     assert out.state["log"] == ["a", "b"] and out.stats.save_errors > 0 and store.runs() == []
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyError("r"), ZeroDivisionError()])
+@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+async def test_whatever_a_store_raises_is_a_failed_save(error: Exception, way: str, heard: Heard) -> None:
+    """S0.13, S3.13: an error of any kind is treated as a `StoreError`, and names what the store raised."""
+    store = RecordingStore()
+    store.error, store.broken = error, True
+
+    async def run(on_save_error: str) -> Any:
+        app = chain("a", "b").compile(store, policy=CheckpointPolicy(on_save_error=on_save_error))
+        return app.invoke(observer=heard) if way == "invoke" else await app.ainvoke(observer=heard)
+
+    out = await run("continue")
+    assert out.state["log"] == ["a", "b"] and out.stats.save_errors > 0
+    assert {event.data["error"].partition(":")[0] for event in heard.of("checkpoint_failed")} == {
+        type(error).__name__
+    }
+    named = f"checkpoint save failed: {type(error).__name__}"
+    with pytest.raises(ExecutionError, match=named) as caught:
+        await run("fail")
+    assert isinstance(caught.value.cause, StoreError) and caught.value.cause.__cause__ is error
 
 
 async def test_saves_that_fail_under_ainvoke_mean_the_same() -> None:

@@ -81,9 +81,9 @@ OF_STORES = (
         "acknowledged before it is committed",
         "acknowledged",
         "journal/commit.py",
-        "            (conflict,) = self._open_store().commit((append,))\n",
-        "            conflict = None\n"
-        "            threading.Timer(0.01, self._open_store().commit, ((append,),)).start()\n",
+        "                (conflict,) = self._open_store().commit((append,))\n",
+        "                conflict = None\n"
+        "                threading.Timer(0.01, self._open_store().commit, ((append,),)).start()\n",
         (CALLS, "--workflow", "chain", *IN_FILES, "--fault", "kill"),
     ),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from holdfast.errors import RunConflict, RunExists, StoreError
+from holdfast.errors import HoldfastError, RunConflict, RunExists, StoreError
 from holdfast.stores.base import Append, Conflict, Message, Store, inboxes
 from holdfast.threads import in_background, locked, settled, started, warn_of_blocking
 
@@ -92,7 +92,12 @@ class Committer:
         self._alone = writer
         append = writer.build()
         if append.entries:
-            (conflict,) = self._open_store().commit((append,))
+            try:
+                (conflict,) = self._open_store().commit((append,))
+            except (HoldfastError, MemoryError):
+                raise
+            except Exception as error:
+                raise _failure(error) from error
             if conflict is not None:
                 append, conflict = self._commit_rest(writer, append, conflict)
             writer.settle(append, conflict)
@@ -170,7 +175,7 @@ class Committer:
         jobs = list({id(job.writer): job for job in batch}.values())
         try:
             self._store_all(jobs)
-        except Exception as error:  # Whatever a store raises: those who wait for it must hear of it.
+        except Exception as error:
             for job in jobs:
                 job.error = job.error or error
         errors = {id(job.writer): job.error for job in jobs}
@@ -193,9 +198,9 @@ class Committer:
             return
         try:
             answers = self._open_store().commit([append for _, append in ready])
-        except StoreError as error:
+        except Exception as error:  # Whatever a store raises: those who wait for it must hear of it.
             for job, _ in ready:
-                job.error = error
+                job.error = _failure(error)
             return
         for (job, append), conflict in zip(ready, answers, strict=True):
             try:
@@ -204,6 +209,15 @@ class Committer:
                 job.writer.settle(append, conflict)
             except (RunConflict, RunExists, StoreError) as error:
                 job.error = error
+
+
+def _failure(error: Exception) -> Exception:
+    """Return why a commit failed, as a `StoreError`: stores of others raise what they like."""
+    if isinstance(error, (HoldfastError, MemoryError)):
+        return error
+    failure = StoreError(" ".join(filter(None, [f"{type(error).__name__}:", str(error)])).removesuffix(":"))
+    failure.__cause__ = error
+    return failure
 
 
 class _Errand:
