@@ -15,7 +15,7 @@ from figures import Row, chain
 from on_postgres import connected, opened, url_of
 
 from holdfast import ExecutionError, open_store
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import JournalCheckpointStore
 from holdfast.cli.commands.runs import view_of
 from holdfast.cli.session import Session
 from holdfast.engine.owner import liveness
@@ -41,7 +41,7 @@ class Herd:
     def __init__(self, store: Store, runs: int) -> None:
         self.store, self.runs = store, runs
         self.app = chain(CHECKPOINTS, Work()).compile(store)
-        self.journal, self.checkpoints = Journal(store), CheckpointStore(self.app)
+        self.journal, self.checkpoints = Journal(store), JournalCheckpointStore(self.app)
         self.is_alive = liveness(store)
         self._chance, self._left = random.Random(runs), list(range(runs))
         self._chance.shuffle(self._left)

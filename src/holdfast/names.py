@@ -38,8 +38,11 @@ PUBLIC: dict[str, dict[str, str]] = {
         "capsules.summary": "CapsuleInfo inspect_capsule",
     },
     "holdfast.checkpoints": {
-        "checkpoints.store": "CheckpointConfig CheckpointData CheckpointStore GraphConfig PauseMetadata Result "
-        "default_checkpoint_config default_graph_config pause_workflow resume_workflow",
+        "checkpoints.custom": "CheckpointStore",
+        "checkpoints.data": "CheckpointData PauseMetadata",
+        "checkpoints.store": "CheckpointConfig CheckpointManager GraphConfig InMemoryCheckpointStore "
+        "JournalCheckpointStore PostgresCheckpointStore Result SQLiteCheckpointStore default_checkpoint_config "
+        "default_graph_config get_checkpoint_store pause_workflow register_checkpoint_store resume_workflow",
         "checkpoints.tables": "TablesReport write_tables",
         "engine.retention": "periodic_cleanup",
         "graph.configured": "ConfiguredGraph",

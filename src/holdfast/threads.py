@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import logging
 import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -294,6 +295,51 @@ async def settled(future: asyncio.Future[Result]) -> Result:
     if not future.cancelled():
         future.exception()  # Nobody else looks at it.
     raise cancelled
+
+
+# Waiting, outside event loops, for what async functions come to.
+
+
+class AwaitingLoop:
+    """One event loop in a thread of its own, in which everybody has awaitables awaited."""
+
+    def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin again: a forked child has not its parent's thread."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def result(self, awaitable: Awaitable[Result]) -> Result:
+        """Return what an awaitable comes to."""
+        if threading.current_thread() is self._thread:
+            raise HoldfastError("an async function was to be waited for inside another one; await it there")
+        loop = locked(self._lock, self._started)
+        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), loop).result()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="holdfast-awaiting", daemon=True)
+            start(thread, "an async store")
+            self._loop, self._thread = loop, thread
+        return self._loop
+
+
+async def _awaited(awaitable: Awaitable[Result]) -> Result:
+    return await awaitable
+
+
+_awaiting = AwaitingLoop()
+
+
+def resolved(value: Any) -> Any:
+    """Return a value; if it is awaitable, what it comes to in an event loop that all of these share."""
+    return _awaiting.result(value) if inspect.isawaitable(value) else value
 
 
 # Holding locks so that they are free again whatever is raised where.

@@ -23,9 +23,9 @@ from holdfast import (
 )
 from holdfast.checkpoints import (
     CheckpointConfig,
-    CheckpointStore,
     ConfiguredGraph,
     GraphConfig,
+    JournalCheckpointStore,
     default_checkpoint_config,
     default_graph_config,
 )
@@ -122,11 +122,11 @@ def test_dependencies_can_be_given_instead_of_their_names(heard):
     """R3.6, S3.2: NewGraphWithDeps; no registry is asked, and several observers may be named."""
     store = open_store("memory://")
     nowhere = GraphConfig("g", observer="nobody", checkpoint=CheckpointConfig("nowhere", 1, True))
-    for given in (store, CheckpointStore(store)):
+    for given in (store, JournalCheckpointStore(store)):
         graph = ConfiguredGraph(nowhere, observer=heard, store=given)
         graph.add_node("a", lambda state: state).set_entry_point("a").set_exit_point("a")
         run = graph.execute(State()).run_id
-        assert run in CheckpointStore(store).list()
+        assert run in JournalCheckpointStore(store).list()
     assert heard.types[-1] == "graph.complete"
 
     register_observer("heard", heard)
@@ -158,7 +158,9 @@ def test_names_are_resolved_once_when_the_graph_is_made(registered):
     graph = line(config(), "ab", Calls())
     register_store("fresh", open_store("memory://"))
     final = graph.execute(State())
-    assert CheckpointStore("fresh").load(final.run_id) is None, "the graph keeps the store it was made with"
+    assert JournalCheckpointStore("fresh").load(final.run_id) is None, (
+        "the graph keeps the store it was made with"
+    )
 
 
 def test_a_configured_graph_has_the_surface_of_a_state_graph(registered):
@@ -193,7 +195,7 @@ def test_a_save_follows_every_nth_node_that_succeeded(registered, interval, save
 
     told = [(event.data["node"], event.data["run_id"]) for event in registered.of("checkpoint.save")]
     assert told[: len(saved)] == [(node, state.run_id) for node in saved]
-    checkpoints = [data.state for data in CheckpointStore("fresh").list_checkpoints("workflow_file")]
+    checkpoints = [data.state for data in JournalCheckpointStore("fresh").list_checkpoints("workflow_file")]
     assert [found.checkpoint_node for found in reversed(checkpoints)][: len(saved)] == list(saved)
 
 
@@ -203,11 +205,11 @@ def test_nothing_is_saved_with_an_interval_of_zero(registered):
     graph = line(config(0), "ab", Calls(), flaky)
     with pytest.raises(ExecutionError):
         graph.execute(State())
-    assert CheckpointStore(graph.app()).list() == []
+    assert JournalCheckpointStore(graph.app()).list() == []
     flaky["b"].mend()
     assert graph.execute(State())["path"] == ["a", "b"]
     assert registered.of("checkpoint.save") == []
-    assert CheckpointStore(graph.app()).list() == CheckpointStore("fresh").list() == []
+    assert JournalCheckpointStore(graph.app()).list() == JournalCheckpointStore("fresh").list() == []
 
 
 def test_a_save_that_fails_stops_the_run_at_once(registered):
@@ -242,7 +244,7 @@ def test_a_completed_run_is_deleted_unless_it_is_to_be_preserved(registered, pre
     last = registered.events[-1]
     assert (last.type, last["exit_point"], last["iterations"]) == ("graph.complete", "c", 3)
     assert last["state"] == {"path": ["a", "b", "c"]}
-    assert CheckpointStore("fresh").list() == ([state.run_id] if preserve else [])
+    assert JournalCheckpointStore("fresh").list() == ([state.run_id] if preserve else [])
 
 
 # Resuming.
@@ -310,7 +312,7 @@ def test_a_checkpoint_at_an_exit_point_is_complete(registered):
         graph.resume(done.run_id)
 
     graph = line(config(), "abc", Calls()).set_exit_point("b").add_edge("a", "c", lambda state: False)
-    saved = State().set_checkpoint_node("b").checkpoint(CheckpointStore("fresh"))
+    saved = State().set_checkpoint_node("b").checkpoint(JournalCheckpointStore("fresh"))
     with pytest.raises(RunFinished, match=text):
         graph.resume(saved.run_id)
 
@@ -319,7 +321,7 @@ def test_a_checkpoint_that_nothing_leads_on_from_is_an_error(registered):
     """S3.18: no outgoing edges, or none whose predicate is true."""
     calls = Calls()
     graph = line(config(), "ab", calls)
-    lost = State().set_checkpoint_node("gone").checkpoint(CheckpointStore("fresh"))
+    lost = State().set_checkpoint_node("gone").checkpoint(JournalCheckpointStore("fresh"))
     found = "failed to find next node after checkpoint: "
     with pytest.raises(ExecutionError, match=f"^{found}no outgoing edges from checkpoint node: gone$"):
         graph.resume(lost.run_id)
@@ -352,7 +354,7 @@ def test_a_state_saved_by_hand_is_resumed(registered):
     graph.add_edge("a", "b", None)
     graph.add_edge("b", "c", None)
     for short, then in ((True, ["c"]), (False, ["b", "c"])):
-        saved = State({"short": short}).set_checkpoint_node("a").checkpoint(CheckpointStore("fresh"))
+        saved = State({"short": short}).set_checkpoint_node("a").checkpoint(JournalCheckpointStore("fresh"))
         assert graph.resume(saved.run_id)["path"] == then
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import START, ExecutionError, HoldfastError, RunConflict, RunFinished, RunStatus, StateGraph
-from holdfast.checkpoints import CheckpointStore, PauseMetadata, pause_workflow, resume_workflow
+from holdfast.checkpoints import JournalCheckpointStore, PauseMetadata, pause_workflow, resume_workflow
 from holdfast.state import WorkflowState
 from tests.checkpoints.samples import Calls, Flaky
 from tests.graphs import chain, fan
@@ -32,7 +32,9 @@ def test_an_interactive_block_pauses_and_goes_on_with_the_response(interactive):
     app, calls = interactive
     waiting = app.invoke({}, run_id="r")
     assert waiting.status == RunStatus.PAUSED
-    assert CheckpointStore(app).load(waiting.checkpoint_id).pause == PauseMetadata("confirm", "Confirm?")
+    assert JournalCheckpointStore(app).load(waiting.checkpoint_id).pause_metadata == PauseMetadata(
+        "confirm", "Confirm?"
+    )
 
     result = resume_workflow(app, waiting.checkpoint_id, "yes")
 
@@ -138,8 +140,8 @@ def test_a_run_that_nobody_drives_is_made_to_wait(store, node):
     ident = pause_workflow(app, "r", "confirm", "Really?")
 
     assert uuid.UUID(ident).version == 4
-    data = CheckpointStore(app).load(ident)
-    assert data.pause == PauseMetadata("confirm", "Really?", None)
+    data = JournalCheckpointStore(app).load(ident)
+    assert data.pause_metadata == PauseMetadata("confirm", "Really?", None)
     assert (data.status, data.completed, data.current) == (RunStatus.PAUSED, ("a",), (node,))
     assert resume_workflow(app, ident, "sure").outcome.state["log"] == ["a", "sure", "z"]
 

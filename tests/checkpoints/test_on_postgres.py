@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, App, State, StateGraph, open_store
-from holdfast.checkpoints import CheckpointStore, write_tables
+from holdfast.checkpoints import JournalCheckpointStore, PostgresCheckpointStore, write_tables
 from holdfast.stores.base import Store
 from tests.postgres import PostgresServer
 
@@ -33,7 +33,7 @@ def test_a_connection_string_is_enough_and_checkpoints_are_rows(
     postgres_url: str, postgres_server: PostgresServer
 ) -> None:
     """S2.18: tables and indexes are made at the first use; `checkpoint_states` has the columns asked for."""
-    checkpoints = CheckpointStore(postgres_url)
+    checkpoints = PostgresCheckpointStore(connection_string=postgres_url)
     try:
         saved = checkpoints.save(State({"n": 1}).set_checkpoint_node("a"))
         outcome = asking(checkpoints.store).invoke({"topic": "tides"}, run_id="r1")
@@ -43,8 +43,8 @@ def test_a_connection_string_is_enough_and_checkpoints_are_rows(
     finally:
         checkpoints.store.close()
 
-    assert data is not None and data.pause is not None
-    assert (data.workflow_name, data.workflow_inputs, data.pause.prompt) == (
+    assert data is not None and data.pause_metadata is not None
+    assert (data.workflow_name, data.workflow_inputs, data.pause_metadata.prompt) == (
         "asking",
         {"topic": "tides"},
         "Good enough?",
@@ -93,7 +93,7 @@ def test_a_run_has_its_history_and_can_be_gone_back_to(store: Store) -> None:
 
     assert second.run_id != "r1" and second.state["verdict"] == "yes"
     assert app.get_state("r1")["verdict"] == "no"
-    data = CheckpointStore(store).load(second.checkpoint_id)
+    data = JournalCheckpointStore(store).load(second.checkpoint_id)
     assert data is not None and data.config["commit"] == "c0ffee"
     assert {info.tags for info in store.runs()} == {("monthly",)}
     assert sum(len(entry.body) for entry in store.read("r1")) < len("tide " * 10_000) / 10

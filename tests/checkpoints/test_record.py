@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, HoldfastError, RunStatus, Send, StateGraph, open_store
-from holdfast.checkpoints import CheckpointStore, PauseMetadata
+from holdfast.checkpoints import JournalCheckpointStore, PauseMetadata
 from holdfast.state import WorkflowState
 from holdfast.testing import Crash, CrashingStore, raise_crash
 from tests.graphs import Log, chain, fan
@@ -25,7 +25,7 @@ def test_a_checkpoint_has_all_that_a_resume_or_a_reader_needs(store):
     before = dt.datetime.now(dt.UTC)
     out = app.invoke({"n": 5}, run_id="r", config={"timeout": 30})
 
-    data = CheckpointStore(store).load(out.checkpoint_id)
+    data = JournalCheckpointStore(store).load(out.checkpoint_id)
 
     assert (data.checkpoint_id, data.run_id, data.workflow_name) == (out.checkpoint_id, "r", "workflow_file")
     assert data.workflow_inputs == {"n": 5, "log": []}
@@ -33,7 +33,7 @@ def test_a_checkpoint_has_all_that_a_resume_or_a_reader_needs(store):
     assert data.completed == ("a", "b")
     assert dict(data.outputs) == {"a#1": {"log": ["a"]}, "b#1": {"log": ["b"]}}
     assert len(data.outputs) == 2 and "a#1" in repr(data.outputs)
-    assert (data.current, data.in_progress) == (("c",), None)
+    assert (data.current, data.started, data.in_progress) == (("c",), (), None)
     assert data.state == {"n": 5, "log": ["a", "b"]}
     assert (data.state.checkpoint_node, data.state.checkpoint_id) == ("b", out.checkpoint_id)
     assert data.outline == app.outline()
@@ -47,7 +47,7 @@ def test_completed_waves_is_a_count(store):
     app = chain("a", "b", "c").compile(store)
     app.invoke({}, run_id="r")
 
-    told = {data.completed_waves: data for data in CheckpointStore(store).list_checkpoints()}
+    told = {data.completed_waves: data for data in JournalCheckpointStore(store).list_checkpoints()}
 
     assert sorted(told) == [1, 2, 3]
     assert [told[count].completed for count in (1, 2, 3)] == [("a",), ("a", "b"), ("a", "b", "c")]
@@ -60,9 +60,9 @@ def test_the_intent_is_stored_before_a_node_runs_and_its_completion_after():
     app = chain("a", "b", "c").compile(CrashingStore(store, at=2, point="acknowledged", how=raise_crash))
     crashed(app, {}, run_id="r")
 
-    data = CheckpointStore(store).load("r")
+    data = JournalCheckpointStore(store).load("r")
 
-    assert data.in_progress == data.current == ("b",)
+    assert data.started == data.current == ("b",) and data.in_progress == data.current_agent == "b"
     assert data.completed == ("a",)
     assert dict(data.outputs) == {"a#1": {"log": ["a"]}}
     assert data.status == RunStatus.RUNNING
@@ -78,7 +78,7 @@ def test_only_finished_members_of_a_group_are_in_a_checkpoint(store):
     with pytest.raises(HoldfastError):
         app.invoke({}, run_id="r")
 
-    data = CheckpointStore(store).load("r")
+    data = JournalCheckpointStore(store).load("r")
 
     assert sorted(data.completed) == ["a", "c"]
     assert set(data.outputs) == {"a#1", "c#1"}
@@ -96,7 +96,7 @@ def test_a_step_that_was_passed_over_is_not_completed(store):
     app = chain("a", "b", nodes={"a": fail}).compile(store, policy=CheckpointPolicy(on_failure="continue"))
     app.invoke({}, run_id="r")
 
-    assert CheckpointStore(store).load("r").completed == ("b",)
+    assert JournalCheckpointStore(store).load("r").completed == ("b",)
 
 
 def test_questions_and_decisions_are_in_the_checkpoints(store):
@@ -107,15 +107,15 @@ def test_questions_and_decisions_are_in_the_checkpoints(store):
 
     app = chain("a", "gate", "b", nodes={"gate": decide}).compile(store)
     waiting = app.invoke({}, run_id="r")
-    checkpoints = CheckpointStore(store)
+    checkpoints = JournalCheckpointStore(store)
 
     data = checkpoints.load(waiting.checkpoint_id)
-    assert data.pause == PauseMetadata("ship", "Ship it?", None)
-    assert data.pauses == (data.pause,) and data.decisions == ()
+    assert data.pause_metadata == PauseMetadata("ship", "Ship it?", None)
+    assert data.pauses == (data.pause_metadata,) and data.decisions == ()
 
     done = app.resume("r", answer="yes")
     data = checkpoints.load(done.checkpoint_id)
-    assert data.pause is None
+    assert data.pause_metadata is None
     assert data.decisions == (PauseMetadata("ship", "Ship it?", "yes"),)
     assert checkpoints.load(waiting.checkpoint_id).decisions == (), "old checkpoints do not change"
 
@@ -130,7 +130,7 @@ def test_what_was_decided_about_an_interrupted_step_is_a_decision_too():
 
     app.resume("r", answer="skip")
 
-    (decision,) = CheckpointStore(store).load("r").decisions
+    (decision,) = JournalCheckpointStore(store).load("r").decisions
     assert (decision.block_id, decision.response) == ("if_interrupted", "skip")
 
 
@@ -149,7 +149,7 @@ def test_items_and_sub_graphs_are_told_by_their_full_names(store):
     graph.add_edge("sub", END)
     graph.compile(store).invoke({}, run_id="r")
 
-    data = CheckpointStore(store).load("r")
+    data = JournalCheckpointStore(store).load("r")
 
     assert data.completed == ("each", "each", "sub/leaf", "sub")
     assert set(data.outputs) == {"each#1[k1]", "each#1[k2]", "sub#1/leaf#1", "sub#1"}
@@ -174,7 +174,7 @@ def test_the_ready_made_state_is_saved_whole(store):
     graph.add_edge(START, "work")
     out = graph.compile(store).invoke({"context": {"old": 1}})
 
-    state = CheckpointStore(store).load(out.checkpoint_id).state
+    state = JournalCheckpointStore(store).load(out.checkpoint_id).state
 
     assert state.to_dict() == {
         "messages": [{"role": "user", "content": "hi"}],
@@ -201,5 +201,5 @@ def test_types_that_the_reader_does_not_know_do_not_stop_it(store):
     app = graph.compile(store)
     app.invoke({"at": Point(1)}, run_id="r")
 
-    assert CheckpointStore(app).load_state("r")["at"] == Point(2)
-    assert isinstance(CheckpointStore(store).load_state("r")["at"], Unknown)
+    assert JournalCheckpointStore(app).load_state("r")["at"] == Point(2)
+    assert isinstance(JournalCheckpointStore(store).load_state("r")["at"], Unknown)

@@ -25,7 +25,7 @@ from holdfast import (
     StateGraph,
     open_store,
 )
-from holdfast.checkpoints import CheckpointStore, periodic_cleanup
+from holdfast.checkpoints import JournalCheckpointStore, periodic_cleanup
 from holdfast.engine.retention import janitor
 from holdfast.state import WorkflowState
 from holdfast.stores.base import Entry, Store
@@ -111,7 +111,7 @@ def test_the_restored_state_is_the_saved_one_with_its_reducers(store):
     app = graph.compile(store)
     with pytest.raises(ExecutionError):
         app.invoke({}, run_id="r")
-    saved = CheckpointStore(store).load("r").state.to_dict()
+    saved = JournalCheckpointStore(store).load("r").state.to_dict()
     assert saved == {
         "messages": ["m1"],
         "tasks": [{"task_id": "t1"}],
@@ -141,7 +141,7 @@ def test_the_config_comes_from_the_checkpoint(store):
     app = chain("a", nodes={"a": node}).compile(store)
     with pytest.raises(ExecutionError):
         app.invoke({}, run_id="r", config={"timeout": 5, "speculation": True})
-    assert CheckpointStore(store).load("r").config == {"timeout": 5, "speculation": True}
+    assert JournalCheckpointStore(store).load("r").config == {"timeout": 5, "speculation": True}
     flaky.mend()
 
     app.resume("r", config={"timeout": 9})
@@ -185,7 +185,7 @@ def test_a_failed_save_does_not_crash_the_run(heard, caplog):
     assert "no space left" in failed.data["error"]
     assert "no space left" in caplog.text
     assert out.warnings
-    assert CheckpointStore(store).load_state("r")["log"] == ["a", "b", "c"], "the next save catches up"
+    assert JournalCheckpointStore(store).load_state("r")["log"] == ["a", "b", "c"], "the next save catches up"
 
 
 # What cannot be resumed.
@@ -218,7 +218,7 @@ def test_a_corrupted_checkpoint_is_refused():
     with pytest.raises(CorruptJournal, match="entry 2 is damaged"):
         app.resume("r")
     with pytest.raises(CorruptJournal, match="entry 2 is damaged"):
-        CheckpointStore(store).load("r")
+        JournalCheckpointStore(store).load("r")
 
 
 def _flipped(entry: Entry) -> Entry:
@@ -388,7 +388,7 @@ def test_a_large_context_is_compressed_and_never_cut(tmp_path):
     out = app.invoke({}, run_id="r")
 
     assert out.stats.bytes_written < len(text) // 20
-    assert CheckpointStore(app.store).load_state("r")["log"] == [text]
+    assert JournalCheckpointStore(app.store).load_state("r")["log"] == [text]
     app.store.close()
 
 
@@ -440,7 +440,7 @@ def test_a_run_survives_the_death_of_its_process():
     for how in ("r", "graph", "checkpoint"):
         store, calls = open_store("memory://"), Calls()
         app = interrupted_in_b(store, calls)
-        target = CheckpointStore(store).load("r").checkpoint_id if how == "checkpoint" else how
+        target = JournalCheckpointStore(store).load("r").checkpoint_id if how == "checkpoint" else how
         out = app.resume(target)
         assert (out.run_id, out.state["log"]) == ("r", ["a", "b", "c"])
 
@@ -453,7 +453,7 @@ def test_many_workflows_run_and_are_saved_at_once(store):
         outs = list(pool.map(lambda number: app.invoke({"n": number}, run_id=f"r{number}"), range(12)))
 
     assert [out.state["n"] for out in outs] == list(range(12))
-    checkpoints = CheckpointStore(store)
+    checkpoints = JournalCheckpointStore(store)
     assert [checkpoints.load_state(f"r{number}")["n"] for number in range(12)] == list(range(12))
     assert all(len(app.checkpoints(f"r{number}")) == 3 for number in range(12))
 
@@ -471,7 +471,7 @@ def test_what_is_stored_is_typed_data_with_a_version_and_no_pickle(tmp_path):
     app = graph.compile(tmp_path / "runs.db")
     app.invoke({}, run_id="r")
 
-    assert CheckpointStore(app.store).load_state("r").to_dict() == moment
+    assert JournalCheckpointStore(app.store).load_state("r").to_dict() == moment
     for entry in app.store.read("r"):
         with pytest.raises(Exception):  # noqa: B017
             pickle.loads(entry.body)
@@ -486,10 +486,10 @@ def test_a_run_is_deleted_when_it_completes_if_wanted(store):
 
     app = chain("gate", nodes={"gate": gate}).compile(store, policy=CheckpointPolicy(preserve="none"))
     app.invoke({}, run_id="r")
-    assert CheckpointStore(store).list() == ["r"]
+    assert JournalCheckpointStore(store).list() == ["r"]
 
     app.resume("r", answer="yes")
-    assert CheckpointStore(store).list() == []
+    assert JournalCheckpointStore(store).list() == []
 
 
 # Housekeeping.
@@ -501,7 +501,7 @@ def test_pruning_follows_each_save_and_never_holds_up_the_run(store):
     app.invoke({}, run_id="r")
     assert janitor.wait()
 
-    assert len(CheckpointStore(store).list_checkpoints("w")) == 5
+    assert len(JournalCheckpointStore(store).list_checkpoints("w")) == 5
     assert app.get_state("r")["log"] == list("abcdefgh")
 
 
@@ -553,7 +553,7 @@ def test_the_periodic_cleaner_deletes_counts_and_survives_errors(caplog):
             time.sleep(0.01)
         cleaner.stop()
 
-    assert CheckpointStore(store).list() == []
+    assert JournalCheckpointStore(store).list() == []
     assert "checkpoint cleanup failed: busy" in caplog.text
     assert caplog.text.count("cleaned up 1 expired") == 1, "nothing is logged when nothing was deleted"
 
@@ -564,7 +564,7 @@ def test_a_crashed_run_counts_from_its_last_checkpoint_not_from_its_start():
     app = interrupted_in_b(store, calls)
     age(store, "r", days=30)
 
-    assert CheckpointStore(store).cleanup_expired() == 0
+    assert JournalCheckpointStore(store).cleanup_expired() == 0
     assert app.resume("r").status == RunStatus.COMPLETED
 
 

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from holdfast import State, open_store
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import JournalCheckpointStore
 from tests.graphs import Heard
 
 
@@ -20,7 +20,7 @@ def test_a_state_carries_all_that_a_checkpoint_needs():
     assert dict(state) == {"n": 1}
     assert (state.run_id, state.checkpoint_id, state.checkpoint_node) == ("r", "c", "a")
     assert state.timestamp == dt.datetime(1970, 1, 1, 0, 1, 40, tzinfo=dt.UTC)
-    loaded = CheckpointStore("memory://")
+    loaded = JournalCheckpointStore("memory://")
     loaded.save(state)
     assert isinstance(loaded.load_state("r"), State)
 
@@ -70,7 +70,7 @@ def test_a_new_checkpoint_node_comes_with_a_new_time():
 
 def test_a_state_survives_serialisation_with_its_place():
     """S0.5, S3.1: the checkpoint id is part of what is serialised."""
-    state = State({"n": [1]}).set_checkpoint_node("a").checkpoint(CheckpointStore("memory://"))
+    state = State({"n": [1]}).set_checkpoint_node("a").checkpoint(JournalCheckpointStore("memory://"))
 
     again = pickle.loads(pickle.dumps(state))
 
@@ -86,7 +86,7 @@ def test_a_state_survives_serialisation_with_its_place():
 def test_saving_a_state_needs_only_something_that_saves():
     """S3.8: `state.checkpoint(store)` is `store.save(state)`; what that raises is passed on."""
     store = open_store("memory://")
-    checkpoints = CheckpointStore(store)
+    checkpoints = JournalCheckpointStore(store)
     store.close()
 
     with pytest.raises(Exception, match="closed"):

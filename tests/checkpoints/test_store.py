@@ -1,4 +1,4 @@
-"""`CheckpointStore` over every kind of store."""
+"""`JournalCheckpointStore` over every kind of store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import CheckpointNotFound, HoldfastError, RunExists, State, StoreError, open_store
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import JournalCheckpointStore
 from holdfast.stores import get_store, register_store
 from holdfast.stores.base import Store
 from tests.checkpoints.samples import Calls, Flaky, age
@@ -19,8 +19,8 @@ from tests.graphs import chain
 
 
 @pytest.fixture
-def checkpoints(store: Store) -> CheckpointStore:
-    return CheckpointStore(store)
+def checkpoints(store: Store) -> JournalCheckpointStore:
+    return JournalCheckpointStore(store)
 
 
 # Saving and loading states.
@@ -101,7 +101,7 @@ def test_the_run_of_a_graph_is_saved_by_that_graph_only(store):
     out = app.invoke({}, run_id="r")
 
     with pytest.raises(RunExists, match="'r' is one of workflow 'workflow_file'"):
-        out.state.checkpoint(CheckpointStore(store))
+        out.state.checkpoint(JournalCheckpointStore(store))
 
     assert app.get_state("r") == out.state
 
@@ -110,7 +110,9 @@ def test_a_state_saved_by_hand_is_resumed_after_its_node(store, caplog):
     """S3.18, S0.4: a checkpoint is a state and a position; a graph goes on with the next node."""
     calls = Calls()
     graph = chain("a", "b", "c", nodes={name: calls.node(name) for name in "abc"})
-    saved = State({"n": 7, "log": ["by hand"]}).set_checkpoint_node("a").checkpoint(CheckpointStore(store))
+    saved = (
+        State({"n": 7, "log": ["by hand"]}).set_checkpoint_node("a").checkpoint(JournalCheckpointStore(store))
+    )
 
     out = graph.compile(store).resume(saved.run_id)
 
@@ -122,8 +124,8 @@ def test_a_state_saved_by_hand_is_resumed_after_its_node(store, caplog):
 def test_a_state_that_no_node_made_is_resumed_at_the_entry(store):
     calls = Calls()
     graph = chain("a", "b", nodes={name: calls.node(name) for name in "ab"})
-    saved = State({"log": []}).checkpoint(CheckpointStore(store))
-    data = CheckpointStore(store).load(saved.run_id)
+    saved = State({"log": []}).checkpoint(JournalCheckpointStore(store))
+    data = JournalCheckpointStore(store).load(saved.run_id)
     assert (data.completed, data.completed_waves, data.iteration, data.state.checkpoint_node) == (
         (),
         0,
@@ -135,7 +137,7 @@ def test_a_state_that_no_node_made_is_resumed_at_the_entry(store):
 
 
 def test_a_state_whose_node_the_graph_lacks_is_refused_not_finished(store):
-    saved = State({"log": []}).set_checkpoint_node("elsewhere").checkpoint(CheckpointStore(store))
+    saved = State({"log": []}).set_checkpoint_node("elsewhere").checkpoint(JournalCheckpointStore(store))
 
     with pytest.raises(HoldfastError, match="elsewhere"):
         chain("a").compile(store).resume(saved.run_id)
@@ -147,22 +149,22 @@ def test_a_state_whose_node_the_graph_lacks_is_refused_not_finished(store):
 def test_the_default_is_in_memory_and_needs_nothing(monkeypatch):
     """S2.6, S2.10, S1.2: without a store everything works, in memory."""
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
-    checkpoints = CheckpointStore()
+    checkpoints = JournalCheckpointStore()
     state = State({"n": 1}).checkpoint(checkpoints)
 
     assert checkpoints.store is get_store("memory")
-    assert CheckpointStore("memory").load_state(state.run_id) == {"n": 1}
+    assert JournalCheckpointStore("memory").load_state(state.run_id) == {"n": 1}
     checkpoints.delete(state.run_id)
 
 
 def test_a_path_gives_a_database_that_outlives_the_process_that_made_it(tmp_path):
     """S0.1, S1.2, S1.12: checkpoints in an embedded database; no server, no set-up."""
     path = tmp_path / "checkpoints.db"
-    checkpoints = CheckpointStore(path)
+    checkpoints = JournalCheckpointStore(path)
     state = State({"n": 1}).set_checkpoint_node("a").checkpoint(checkpoints)
     checkpoints.store.close()
 
-    again = CheckpointStore(path)
+    again = JournalCheckpointStore(path)
 
     assert again.load_state(state.run_id) == {"n": 1}
     again.store.close()
@@ -190,10 +192,10 @@ def test_named_stores_are_resolved_through_the_registry():
     mine = open_store("memory://")
     register_store("mine", mine)
 
-    assert CheckpointStore("mine").store is mine
-    assert CheckpointStore("memory").store is get_store("memory")
+    assert JournalCheckpointStore("mine").store is mine
+    assert JournalCheckpointStore("memory").store is get_store("memory")
     with pytest.raises(StoreError, match="unknown checkpoint store: nowhere"):
-        CheckpointStore("nowhere")
+        JournalCheckpointStore("nowhere")
 
 
 def test_an_encrypted_store_is_read_with_its_key(tmp_path):
@@ -201,17 +203,17 @@ def test_an_encrypted_store_is_read_with_its_key(tmp_path):
     app = chain("a").compile(tmp_path / "runs.db", encryption_key=key)
     app.invoke({"n": 1}, run_id="r")
 
-    assert CheckpointStore(app.store, encryption_key=key).load_state("r")["n"] == 1
-    assert CheckpointStore(app).load_state("r")["n"] == 1
+    assert JournalCheckpointStore(app.store, encryption_key=key).load_state("r")["n"] == 1
+    assert JournalCheckpointStore(app).load_state("r")["n"] == 1
     with pytest.raises(HoldfastError, match="encrypted"):
-        CheckpointStore(app.store).load("r")
+        JournalCheckpointStore(app.store).load("r")
     app.store.close()
 
 
 def test_a_save_is_one_transaction(tmp_path):
     """S0.6: all of a save is there, or nothing."""
     store = open_store(tmp_path / "runs.db")
-    checkpoints = CheckpointStore(store)
+    checkpoints = JournalCheckpointStore(store)
     state = State({"n": 1}).checkpoint(checkpoints)
     before = list(store.read(state.run_id))
 
@@ -314,7 +316,7 @@ def test_stale_runs_expire_after_a_day_unless_told_otherwise(store, checkpoints)
 def test_many_threads_save_and_load_at_once(store, checkpoints):
     """S3.6, S3.22: no save is lost, whether of one run or of many."""
     shared = State({"n": 0}).checkpoint(checkpoints)
-    views = [checkpoints, CheckpointStore(store)]
+    views = [checkpoints, JournalCheckpointStore(store)]
 
     def work(number: int) -> str:
         view = views[number % 2]
@@ -335,8 +337,8 @@ def test_many_threads_save_and_load_at_once(store, checkpoints):
 
 async def test_every_method_has_an_async_twin_that_does_not_block_the_loop(tmp_path, monkeypatch):
     """S1.11: the interface of checkpoints for async code; the work is done in another thread."""
-    checkpoints = CheckpointStore(tmp_path / "runs.db")
-    names = [name for name in dir(CheckpointStore) if not name.startswith("_") and name != "store"]
+    checkpoints = JournalCheckpointStore(tmp_path / "runs.db")
+    names = [name for name in dir(JournalCheckpointStore) if not name.startswith("_") and name != "store"]
     assert {name for name in names if f"a{name}" not in names} == {f"a{n}" for n in names if f"a{n}" in names}
 
     state = State({"n": 1})
@@ -376,5 +378,5 @@ def test_the_checkpoints_of_two_workflows_in_one_store_do_not_mix(store, checkpo
 
 
 def test_a_path_object_and_a_url_mean_the_same_store(tmp_path):
-    saved = State({"n": 1}).checkpoint(CheckpointStore(Path(tmp_path / "x.db")))
-    assert CheckpointStore(f"sqlite:///{tmp_path / 'x.db'}").load_state(saved.run_id) == {"n": 1}
+    saved = State({"n": 1}).checkpoint(JournalCheckpointStore(Path(tmp_path / "x.db")))
+    assert JournalCheckpointStore(f"sqlite:///{tmp_path / 'x.db'}").load_state(saved.run_id) == {"n": 1}

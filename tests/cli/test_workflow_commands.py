@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import END, START, State, StateGraph
-from holdfast.checkpoints.store import CheckpointStore
+from holdfast.checkpoints.store import JournalCheckpointStore
 from holdfast.cli.commands.workflow import TEMPLATES
 from holdfast.cli.outlines import dot, folded, outline_text, steps_of
 from tests.cli.in_process import Call, caller
@@ -211,7 +211,7 @@ def test_a_python_graph_s_run_and_its_sub_graph(call: Call, tmp_path: Path, sqli
 
 
 def test_a_state_saved_by_hand_has_no_graph(call: Call, sqlite_url: str) -> None:
-    CheckpointStore(sqlite_url).save(State({"x": 1}, run_id="r"))
+    JournalCheckpointStore(sqlite_url).save(State({"x": 1}, run_id="r"))
 
     assert "has no graph" in call("workflow", "inspect", "r", "--store", sqlite_url).err
 

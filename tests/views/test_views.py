@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 import pytest
 
 from holdfast import END, START, CheckpointPolicy, ExecutionError, Retry, Send, State, StateGraph, open_store
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import JournalCheckpointStore
 from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, RunNotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
@@ -64,7 +64,7 @@ def test_a_completed_run_shows_its_steps_inputs_and_output(store: Store) -> None
     assert view.steps[1].output == {"log": ["b"]} and view.steps[1].preview() == '{"log": ["b"]}'
     assert view.steps[0].started_at is not None and view.steps[0].ended_at is not None
     assert view.checkpoints == len(store.checkpoints("r")) and view.size > 0
-    assert view.checkpoint_id == CheckpointStore(store).load("r").checkpoint_id  # type: ignore[union-attr]
+    assert view.checkpoint_id == JournalCheckpointStore(store).load("r").checkpoint_id  # type: ignore[union-attr]
     assert view.workflow_file is None and view.tags == () and view.fault is None and view.pauses == ()
 
 
@@ -238,7 +238,7 @@ def test_a_run_that_ended_while_it_was_looked_at_is_not_called_dead(memory: Stor
 
 def test_a_pruned_run_still_has_its_steps_and_state(store: Store) -> None:
     chain("a", "b", "c", "d").compile(store).invoke({"n": 1}, run_id="r")
-    CheckpointStore(store).prune(max_count=1)
+    JournalCheckpointStore(store).prune(max_count=1)
 
     view = run_view(Journal(store), "r")
 
@@ -270,7 +270,7 @@ def test_a_run_at_an_earlier_entry(memory: Store) -> None:
 
 
 def test_a_state_saved_by_hand_can_be_looked_at(memory: Store) -> None:
-    CheckpointStore(memory).save(State({"x": 1}, run_id="r"))
+    JournalCheckpointStore(memory).save(State({"x": 1}, run_id="r"))
 
     view = run_view(Journal(memory), "r")
 
@@ -480,7 +480,7 @@ def test_a_timeline_survives_pruning_while_it_is_followed(store: Store) -> None:
     told = Timeline(Journal(store), "r")
     next(told.read())
     app.resume("r", "a")
-    CheckpointStore(store).prune(max_count=1)
+    JournalCheckpointStore(store).prune(max_count=1)
 
     list(told.read())
 

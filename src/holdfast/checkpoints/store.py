@@ -1,233 +1,53 @@
-"""`CheckpointStore`: any store seen as a place for checkpoints; pausing and resuming runs by checkpoint id."""
+"""Checkpoints in stores of Holdfast's own, their manager, pausing and resuming by checkpoint id, and configs."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from holdfast import clock
+from holdfast.checkpoints.custom import AdaptedStore, CheckpointStore, call, is_custom, listed, loaded
+from holdfast.checkpoints.data import (
+    CheckpointData,
+    PauseMetadata,
+    read_checkpoint,
+    read_checkpoints,
+    save_by_hand,
+)
 from holdfast.engine.app import App
-from holdfast.engine.decide import qualified
 from holdfast.engine.owner import has_owner
 from holdfast.engine.resume import find_checkpoint, refuse_finished
 from holdfast.engine.retention import expire_runs, prune_workflow
 from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention
-from holdfast.errors import CheckpointNotFound, HoldfastError, RunConflict, RunExists, suggestion
-from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, is_checkpoint_id, new_run_key
-from holdfast.journal.copying import delete_run, prune_run
-from holdfast.journal.fold import apply
-from holdfast.journal.journal import Journal
-from holdfast.journal.records import (
-    Answered,
-    Forked,
-    Noted,
-    Paused,
-    Record,
-    Reset,
-    RunEnded,
-    RunStarted,
-    StateEdited,
-    StepFinished,
-    StepStarted,
-    Target,
-    WaveFinished,
+from holdfast.errors import (
+    CheckpointNotFound,
+    HoldfastError,
+    RunConflict,
+    RunExists,
+    StateInvalid,
+    StoreError,
+    suggestion,
 )
-from holdfast.journal.run_state import ABOUT_DOUBTS, DONE, FAILED, READY, RUNNING, RunState, Step
+from holdfast.graph.graph import Graph
+from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, is_checkpoint_id
+from holdfast.journal.copying import delete_run, prune_run
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import Paused, RunEnded
+from holdfast.journal.run_state import FAILED, READY
 from holdfast.journal.sealing import Seal
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
-from holdfast.state.ops import Op
-from holdfast.state.schema import Schema
-from holdfast.state.state import State, origin_of, state_view
-from holdfast.stores import open_store
-from holdfast.stores.base import Entry, RunInfo, Store
+from holdfast.state.state import State, origin_of
+from holdfast.stores import get_store, open_store, register_store
+from holdfast.stores.base import KeepsCheckpoints, RunInfo, Store
+from holdfast.stores.namespaces import is_server
 from holdfast.threads import in_background
-from holdfast.values import START, RunStatus
-
-# `CheckpointData`: one checkpoint of one run as a plain value, read from the run's journal.
-
-
-SAVED_AT = "timestamp"
-"""The note under which a state that was saved by hand keeps its own time."""
-
-
-@dataclass(frozen=True, slots=True)
-class PauseMetadata:
-    """A question that a run asked. `block_id` identifies it in an answer; `response` is `None` until it is answered."""
-
-    block_id: str
-    prompt: str
-    response: Any = None
-
-
-class _Finished(NamedTuple):
-    """A step that finished: its id (empty if pruning forgot it), its node, its changes."""
-
-    step: str
-    node: str
-    ops: tuple[Op, ...] = ()
-
-
-class Outputs(Mapping[str, dict[str, Any]]):
-    """The update of each finished step, by step id, in order. Values are decoded when they are looked at."""
-
-    def __init__(self, finished: Sequence[_Finished]) -> None:
-        self._ops = {done.step: done.ops for done in finished if done.step}
-
-    def __getitem__(self, step: str) -> dict[str, Any]:
-        return {op.key: op.value for op in self._ops[step] if op.kind != "drop"}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ops)
-
-    def __len__(self) -> int:
-        return len(self._ops)
-
-    def __repr__(self) -> str:
-        return f"Outputs({dict(self)!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointData:
-    """A run at one of its checkpoints.
-
-    Only what finished is in `completed` and `outputs`; nodes are named `outer/inner` in a sub-graph.
-    What pruning dropped is missing from `workflow_inputs`, `outputs` and `decisions`.
-    """
-
-    checkpoint_id: str
-    run_id: str
-    workflow_name: str
-    workflow_inputs: dict[str, Any]
-    """The state that the run began with."""
-    status: RunStatus
-    current: tuple[str, ...]
-    """The nodes that run, or are about to."""
-    in_progress: tuple[str, ...] | None
-    """Those of `current` whose start is recorded and whose end is not."""
-    completed: tuple[str, ...]
-    state: State
-    config: dict[str, Any]
-    outline: dict[str, Any]
-    """The graph as plain data; empty for a state that was saved by hand."""
-    iteration: int
-    """How many steps have finished."""
-    completed_waves: int
-    """A count: the run goes on with the wave after these."""
-    pauses: tuple[PauseMetadata, ...]
-    """The questions that wait for an answer."""
-    decisions: tuple[PauseMetadata, ...]
-    """The questions that were answered, in order."""
-    created_at: dt.datetime
-    """When this checkpoint was saved."""
-    updated_at: dt.datetime
-    """When the run was last saved."""
-    _finished: tuple[_Finished, ...] = field(repr=False, compare=False, default=())
-
-    @property
-    def outputs(self) -> Outputs:
-        """What each finished step returned, by step id: `outer#1/node#2[item]`."""
-        return Outputs(self._finished)
-
-    @property
-    def pause(self) -> PauseMetadata | None:
-        """The first question that waits for an answer."""
-        return self.pauses[0] if self.pauses else None
-
-
-def read_checkpoints(
-    journal: Journal, info: RunInfo, codec: Codec, after: int = 0
-) -> Iterator[CheckpointData]:
-    """Every checkpoint of a run after that entry, oldest first, in one pass over its journal."""
-    run, history = journal.history(info, codec)
-    reading = _Reading(info, run, codec)
-    for entry, found in history:
-        reading.take(entry, found)
-        if entry.mark is not None and entry.seq > after:
-            yield reading.data(entry.seq, entry.at)
-
-
-def read_checkpoint(journal: Journal, info: RunInfo, codec: Codec, seq: int | None) -> CheckpointData:
-    """A run at its checkpoint `seq`, or, without one, as it stands now."""
-    run, history = journal.history(info, codec, seq)
-    reading = _Reading(info, run, codec)
-    marked, at = 0, info.created_at
-    for entry, found in history:
-        reading.take(entry, found)
-        if entry.mark is not None:
-            marked, at = entry.seq, entry.at
-    return reading.data(marked, at)
-
-
-class _Reading:
-    """A fold of a journal that also keeps the inputs, the finished steps and the answers."""
-
-    def __init__(self, info: RunInfo, run: RunState, codec: Codec) -> None:
-        self.info, self.run, self.codec = info, run, codec
-        self.inputs: dict[str, Any] = {}
-        self.finished = [_Finished("", node) for node in run.path]
-        self.decisions: list[PauseMetadata] = []
-
-    def take(self, entry: Entry, records: Sequence[Record]) -> None:
-        for record in records:
-            if isinstance(record, Answered) and record.pause in self.run.pauses:
-                pause = self.run.pauses[record.pause]
-                is_word = pause.kind in ABOUT_DOUBTS
-                response = record.value.decode() if is_word else self.codec.decode(record.value)
-                self.decisions.append(PauseMetadata(pause.name, pause.prompt, response))
-            apply(self.run, record, entry.at)
-            if isinstance(record, StepFinished) and not record.skipped:
-                step = self.run.step(record.step)
-                if step.node != START:
-                    self.finished.append(_Finished(step.id, qualified(step), step.ops))
-            elif isinstance(record, RunStarted):
-                self.inputs = {op.key: op.value for op in record.ops}
-            elif isinstance(record, (Forked, Reset)):
-                self.finished = [_Finished("", node) for node in self.run.path]
-
-    def data(self, seq: int, at: float) -> CheckpointData:
-        run, info = self.run, self.info
-        ident = checkpoint_id(info.key, seq) if seq else ""
-        upcoming = [step for step in run.active() if step.status != DONE and step.id not in run.frames]
-        started = tuple(qualified(step) for step in upcoming if step.status == RUNNING)
-        by_hand = step_saved_by_hand(run)
-        node, updated_at = run.root.last_node, run.updated_at
-        if by_hand is not None:
-            node = "" if by_hand.node == START else by_hand.node
-            updated_at = self.codec.decode(by_hand.notes[SAVED_AT])
-        return CheckpointData(
-            checkpoint_id=ident,
-            run_id=info.run,
-            workflow_name=info.workflow,
-            workflow_inputs=dict(self.inputs),
-            status=RunStatus(run.status),
-            current=tuple(qualified(step) for step in upcoming),
-            in_progress=started or None,
-            completed=tuple(done.node for done in self.finished),
-            state=state_view(run.root.cells, self.codec, info.run, ident, node, updated_at),
-            config=self.codec.decode(run.config) if run.config else {},
-            outline=run.outline,
-            iteration=len(self.finished),
-            completed_waves=run.root.waves if by_hand is None else len(self.finished),
-            pauses=tuple(
-                PauseMetadata(pause.name or pause.node, pause.prompt) for pause in run.pauses.values()
-            ),
-            decisions=tuple(self.decisions),
-            created_at=dt.datetime.fromtimestamp(at, dt.UTC),
-            updated_at=dt.datetime.fromtimestamp(max(info.updated_at, at), dt.UTC),
-            _finished=tuple(self.finished),
-        )
-
-
-def step_saved_by_hand(run: RunState) -> Step | None:
-    """The step recorded for the node that a manually saved state names, if the last checkpoint was saved manually."""
-    done = [step for step in run.root.active.values() if step.status == DONE and SAVED_AT in step.notes]
-    return done[0] if done and not run.outline else None
-
+from holdfast.values import RunStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -235,8 +55,6 @@ S = TypeVar("S")
 
 Checkpoints = list[CheckpointData]
 RunIds = list[str]
-
-_ANY_KEY = Schema.of(None)
 
 
 def _in_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
@@ -249,8 +67,8 @@ def _in_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
     return twin
 
 
-class CheckpointStore:
-    """The checkpoints of a store: those of graphs' runs, and states that were saved by hand.
+class JournalCheckpointStore(CheckpointStore):
+    """The checkpoints of a store: those of graphs' runs, and what was saved by hand.
 
     `store` is a store, whatever `open_store` takes, or an app, whose store, types and key it then
     shares. Every method may be called from any thread, and has an async twin: `asave`, `aload`, ….
@@ -258,7 +76,7 @@ class CheckpointStore:
 
     def __init__(
         self,
-        store: Store | App | str | os.PathLike[str] | None = None,
+        store: Store | App | KeepsCheckpoints | str | os.PathLike[str] | None = None,
         *,
         encryption_key: str | None = None,
     ) -> None:
@@ -275,27 +93,44 @@ class CheckpointStore:
         """The store that this is a view of."""
         return self._journal.store
 
+    _whole_store = store
+    """What a graph that is compiled with this is given."""
+
     # One checkpoint.
 
-    def save(self, state: State, *, workflow: str = "state") -> str:
-        """Save a state as the newest checkpoint of its run; return the checkpoint's id.
+    def save(self, data: State | CheckpointData | Mapping[str, Any], *, workflow: str = "state") -> str:
+        """Save a state, or a checkpoint with all its facts; return the checkpoint's id.
 
-        A graph that resumes the run continues after `state.checkpoint_node`, or, if no node made this state, begins
-        with this state. A run of a graph can only be saved by that graph.
+        A state becomes the newest checkpoint of its run, and gets an id. A `CheckpointData` keeps the id that it
+        has, in place of what was saved under it; without one it becomes the newest of its `run_id`. A graph that
+        resumes either continues after the nodes of its last wave, or after the state's `checkpoint_node`, or, if no
+        node made this state, begins with it. A run of a graph can only be saved by that graph.
         """
-        while True:
-            writer = self._writer(state, workflow)
-            _record_saving(writer, state)
-            try:
-                writer.flush()
-            except (RunConflict, RunExists):
-                continue  # Somebody saved the same run meanwhile: save after them.
-            return checkpoint_id(writer.info.key, writer.run.saved_seq)
+        if isinstance(data, CheckpointData):
+            found = self._find(data.checkpoint_id) if data.checkpoint_id else None
+            if found is not None and found[0].run != data.checkpoint_id and found[0].run == data.run_id:
+                raise RunExists(
+                    f"checkpoint {data.checkpoint_id} is one of run {data.run_id!r}, which this store has already; "
+                    "to save it once more, give it another checkpoint_id"
+                )
+            run = data.checkpoint_id or data.run_id
+            return save_by_hand(self._journal, self._codec, run, data, is_whole=True)
+        state = as_state(data)
+        made = CheckpointData(workflow_name=workflow, state=state)
+        return save_by_hand(self._journal, self._codec, made.run_id, made, is_whole=False)
 
-    def load(self, ident: str) -> CheckpointData | None:
+    def save_state(self, state: State) -> str:
+        """As `save`."""
+        return self.save(state)
+
+    def load(self, checkpoint_id: str) -> CheckpointData | None:
         """The checkpoint of that id, or the run of that id as it stands now; `None` if there is neither."""
-        found = self._find(ident)
+        found = self._find(checkpoint_id)
         return None if found is None else read_checkpoint(self._journal, found[0], self._codec, found[1])
+
+    def exists(self, checkpoint_id: str) -> bool:
+        """Return whether there is a checkpoint, or a run, of that id."""
+        return self._find(checkpoint_id) is not None
 
     def load_state(self, ident: str) -> State:
         """The state of a checkpoint, or of a run as it stands now; `CheckpointNotFound` if there is neither."""
@@ -304,12 +139,12 @@ class CheckpointStore:
             raise CheckpointNotFound(f"checkpoint not found: {ident} (in {self.store.url})")
         return found.state
 
-    def delete(self, ident: str) -> None:
+    def delete(self, checkpoint_id: str) -> None:
         """Remove a run, or a checkpoint with those before it; nothing happens if there is neither.
 
         A journal can lose its past but not its middle. With its newest checkpoint goes the whole run.
         """
-        found = self._find(ident)
+        found = self._find(checkpoint_id)
         if found is None:
             return
         info, seq = found
@@ -321,16 +156,22 @@ class CheckpointStore:
 
     # Many checkpoints.
 
-    def list(self) -> RunIds:
-        """The ids of all runs, last saved first."""
+    @overload  # type: ignore[override]
+    def list(self, workflow_name: None = None) -> RunIds: ...
+    @overload
+    def list(self, workflow_name: str) -> Checkpoints: ...
+    def list(self, workflow_name: str | None = None) -> RunIds | Checkpoints:
+        """The ids of all runs, last saved first; with a workflow its checkpoints, newest first."""
+        if workflow_name is not None:
+            return self.list_checkpoints(workflow_name)
         return [info.run for info in self.store.runs()]
 
-    def list_checkpoints(self, workflow: str | None = None) -> Checkpoints:
+    def list_checkpoints(self, workflow_name: str | None = None) -> Checkpoints:
         """Every checkpoint, or those of one workflow, newest first."""
         found = [
             (data.created_at, index, data)
-            for info in self.store.runs(workflow=workflow)
-            for index, data in enumerate(read_checkpoints(self._journal, info, self._codec))
+            for info in self.store.runs(workflow=workflow_name)
+            for index, data in enumerate(self._checkpoints_of(info))
         ]
         found.sort(key=lambda item: item[:2], reverse=True)
         return [data for _, _, data in found]
@@ -364,7 +205,9 @@ class CheckpointStore:
         return self._expire(dt.timedelta(hours=max_age_hours), keep_successful=False)
 
     asave = _in_thread(save)
+    asave_state = _in_thread(save_state)
     aload = _in_thread(load)
+    aexists = _in_thread(exists)
     aload_state = _in_thread(load_state)
     adelete = _in_thread(delete)
     alist = _in_thread(list)
@@ -377,6 +220,8 @@ class CheckpointStore:
     # How it is done.
 
     def _find(self, ident: str) -> tuple[RunInfo, int | None] | None:
+        if not isinstance(ident, str):
+            raise HoldfastError(f"a checkpoint or a run is found by its id, not by {ident!r:.80}")
         if found := self.store.runs(run=ident):
             return found[0], None
         if not is_checkpoint_id(ident):
@@ -385,6 +230,11 @@ class CheckpointStore:
             return find_checkpoint(self.store, ident)
         except CheckpointNotFound:
             return None
+
+    def _checkpoints_of(self, info: RunInfo) -> Iterable[CheckpointData]:
+        """Return the checkpoints of a run, oldest first; of those that were saved under one id the newest."""
+        found = {data.checkpoint_id: data for data in read_checkpoints(self._journal, info, self._codec)}
+        return found.values()
 
     def _marked(self, workflow: str | None = None) -> Any:
         for info in self.store.runs(workflow=workflow):
@@ -396,44 +246,151 @@ class CheckpointStore:
         expire_runs(self.store, max_age, keep_successful=keep_successful)
         return sum(count for run, count in counts.items() if not self.store.runs(run=run))
 
-    def _writer(self, state: State, workflow: str) -> Writer:
-        now, run_id = clock.time(), origin_of(state).run_id
-        stored = self.store.runs(run=run_id)
-        if not stored:
-            info = RunInfo(run_id, new_run_key(), workflow, RunStatus.INTERRUPTED.value, now, now)
-            return Writer.create(self._journal, info, self._codec, durable=True)
-        loaded = self._journal.load(stored[0], self._codec)
-        if step_saved_by_hand(loaded.run) is None:
-            raise RunExists(
-                f"run {run_id!r} is one of workflow {stored[0].workflow!r}, whose graph saves it; change its "
-                "state with resume(…, update=…), or save this one under a run id of its own"
+
+class _OfCheckpoints(JournalCheckpointStore):
+    """A store of checkpoints of which `list` always lists checkpoints."""
+
+    def list(self, workflow_name: str | None = None) -> Checkpoints:  # type: ignore[override]
+        """Every checkpoint, or those of one workflow, newest first."""
+        return self.list_checkpoints(workflow_name)
+
+    alist = _in_thread(list)  # type: ignore[assignment, arg-type]
+
+
+class InMemoryCheckpointStore(_OfCheckpoints):
+    """Checkpoints in the memory of this process, apart from those of every other store."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://")
+
+
+class SQLiteCheckpointStore(_OfCheckpoints):
+    """Checkpoints in one SQLite file, which is created if it is missing."""
+
+    def __init__(self, db_path: str | os.PathLike[str], *, encryption_key: str | None = None) -> None:
+        if not isinstance(db_path, (str, os.PathLike)) or not os.fspath(db_path):
+            raise StoreError(f"SQLiteCheckpointStore needs the path of a file, not {db_path!r:.80}")
+        super().__init__(f"sqlite:///{os.fspath(db_path)}", encryption_key=encryption_key)
+
+
+class PostgresCheckpointStore(_OfCheckpoints):
+    """Checkpoints on PostgreSQL; its tables are created if they are missing."""
+
+    def __init__(self, connection_string: str, *, encryption_key: str | None = None) -> None:
+        if not isinstance(connection_string, str) or not is_server(connection_string):
+            raise StoreError(
+                "PostgresCheckpointStore needs a connection string such as postgresql://USER@HOST/DATABASE"
             )
-        writer = Writer(self._journal, loaded, self._codec, durable=True)
-        writer.set_info(dataclasses.replace(stored[0], updated_at=now))
-        return writer
+        super().__init__(connection_string, encryption_key=encryption_key)
 
 
-def _record_saving(writer: Writer, state: State) -> None:
-    """Record that `state.checkpoint_node` has just finished and left this state; nothing follows it yet."""
-    codec, origin = writer.codec, origin_of(state)
-    node = origin.checkpoint_node or START
-    if writer.seq == 0:
-        ops = _ANY_KEY.replace(codec, {}, state)
-        owner, config = "", codec.encode({})
-        writer.record(RunStarted(writer.info.workflow, tuple(ops), (Target(node),), config, {}, owner))
-    else:
-        cells = writer.run.root.cells
-        ops = _ANY_KEY.replace(codec, cells, state)
-        ops += [Op("drop", key, b"") for key in cells if key not in state]
-        writer.record(WaveFinished("", (), (Target(node),)))
-        writer.record(StateEdited("", tuple(ops)))
-    (step,) = writer.run.root.active
-    writer.record(StepStarted(step, 1))
-    writer.record(Noted(step, SAVED_AT, codec.encode(origin.timestamp)))
-    writer.record(StepFinished(step))
-    writer.record(RunEnded(RunStatus.INTERRUPTED))
-    nodes = [origin.checkpoint_node] if origin.checkpoint_node else []
-    writer.mark(encode_mark(writer.run.root.waves, nodes, [], ""))
+def get_checkpoint_store(name: str) -> CheckpointStore:
+    """Return the store registered as `name` as a store of checkpoints; `"memory"` is there from the beginning."""
+    store = get_store(name)
+    return store.custom if isinstance(store, AdaptedStore) else JournalCheckpointStore(store)
+
+
+def register_checkpoint_store(name: str, store: Store | KeepsCheckpoints) -> None:
+    """Make a store, or a store of checkpoints, available by name, in place of any earlier one of that name."""
+    register_store(name, store)
+
+
+def as_state(given: Any) -> State:
+    """Return a state, or a mapping as one; refuse anything else."""
+    if isinstance(given, State):
+        return given
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        kinds = "a State, a CheckpointData or a mapping of keys to values"
+        raise StateInvalid(f"what is saved is {kinds}, not {given!r:.80} ({type(given).__name__})")
+    return State(given)
+
+
+class CheckpointManager:
+    """Saves the state of a graph after its layers, loads it, and keeps the newest.
+
+    `store` is a store of checkpoints, also one of your own, or whatever `JournalCheckpointStore` takes.
+    """
+
+    def __init__(self, store: Store | App | KeepsCheckpoints | str | os.PathLike[str] | None = None) -> None:
+        self.checkpoints: Any = store if is_custom(store) else JournalCheckpointStore(store)
+        self._runs: dict[str, str] = {}
+        """By workflow, the run that states without a run of their own belong to."""
+
+    def save_checkpoint(self, state: Mapping[str, Any], dag: Any, layer_index: int) -> str:
+        """Save a state after `layer_index` completed layers of a graph; return the checkpoint's id.
+
+        `state` is a `State`, a `WorkflowState` or another mapping; one that can be changed gets the id as its
+        `checkpoint_id`. `dag` is a graph, an app, or a graph as plain data, whose `name` is the workflow's.
+        """
+        outline = _outline(dag)
+        if not isinstance(layer_index, int) or isinstance(layer_index, bool) or layer_index < 0:
+            raise HoldfastError(f"layer_index is how many layers are complete, not {layer_index!r:.80}")
+        workflow = str(outline.get("name") or outline.get("workflow_id") or "workflow")
+        plain = {key: value for key, value in as_state(state).items() if key != "checkpoint_id"}
+        run_id = self._run_of(state, workflow)
+        data = CheckpointData(
+            checkpoint_id="" if isinstance(self.checkpoints, JournalCheckpointStore) else str(uuid.uuid4()),
+            workflow_name=workflow,
+            run_id=run_id,
+            state=state if isinstance(state, State) else State(plain, run_id=run_id),
+            outline=outline,
+            completed_waves=layer_index,
+        )
+        ident: str = data.checkpoint_id or self.checkpoints.save(data)
+        if data.checkpoint_id:
+            call(self.checkpoints, "save", data)
+        if isinstance(state, MutableMapping):
+            state["checkpoint_id"] = ident
+        return ident
+
+    def load(self, checkpoint_id: str) -> CheckpointData:
+        """Return the checkpoint of that id; `CheckpointNotFound` if there is none."""
+        if not isinstance(checkpoint_id, str):
+            raise HoldfastError(f"a checkpoint is found by its id, not by {checkpoint_id!r:.80}")
+        found = loaded(self.checkpoints, checkpoint_id)
+        if found is None:
+            raise CheckpointNotFound(f"checkpoint not found: {checkpoint_id}")
+        return found
+
+    def prune_old_checkpoints(self, workflow_id: str, keep_count: int = 5) -> int:
+        """Keep the newest checkpoints of a workflow; return how many went.
+
+        In a store of Holdfast's own, the newest checkpoint of a run that can be resumed stays, too.
+        """
+        if not isinstance(keep_count, int) or isinstance(keep_count, bool) or keep_count < 1:
+            raise HoldfastError(f"keep_count must be at least 1, not {keep_count!r:.80}")
+        if isinstance(self.checkpoints, JournalCheckpointStore):
+            return self.checkpoints.prune_old_checkpoints(workflow_id, keep_count)
+        found = [pair for pair in listed(self.checkpoints) if pair[1].workflow_name == workflow_id]
+        found.sort(key=lambda pair: pair[1].created_at, reverse=True)
+        for ident, _ in found[keep_count:]:
+            call(self.checkpoints, "delete", ident)
+        return len(found[keep_count:])
+
+    def _run_of(self, state: Mapping[str, Any], workflow: str) -> str:
+        """Return the run that a state is saved in: its own, that of its last checkpoint, else this manager's."""
+        if isinstance(state, State):
+            return origin_of(state).run_id
+        before = state.get("checkpoint_id")
+        known = loaded(self.checkpoints, before) if isinstance(before, str) and before else None
+        return known.run_id if known else self._runs.setdefault(workflow, str(uuid.uuid4()))
+
+
+def _outline(dag: Any) -> dict[str, Any]:
+    """Return a graph as plain data."""
+    if isinstance(dag, App):
+        return dag.outline()
+    if isinstance(dag, Graph):
+        return dag.outline()
+    build = getattr(dag, "build", None)
+    graph = build() if callable(build) else None
+    if isinstance(graph, Graph):
+        return graph.outline()
+    if not isinstance(dag, Mapping) or not all(isinstance(key, str) for key in dag):
+        raise HoldfastError(
+            f"dag is a graph, an app or a graph as plain data, not {dag!r:.80} ({type(dag).__name__})"
+        )
+    return dict(dag)
 
 
 # Pausing a run for somebody's response, and resuming it with one, by checkpoint id.
@@ -479,7 +436,7 @@ def resume_workflow(app: App, checkpoint_id: str, response: Any = "") -> Result:
     The response answers the pause; if the state has a `context`, the response is also stored there, as
     `context["blocks"][block_id]["outputs"]["response"]`. Without a response, the run only passes gates.
     """
-    data = CheckpointStore(app).load(checkpoint_id)
+    data = JournalCheckpointStore(app).load(checkpoint_id)
     if data is None:
         return Result(error=f"Checkpoint not found: {checkpoint_id}")
     try:
@@ -490,7 +447,7 @@ def resume_workflow(app: App, checkpoint_id: str, response: Any = "") -> Result:
 
 
 def _resume(app: App, data: CheckpointData, response: Any) -> Outcome:
-    pause = data.pause
+    pause = data.pause_metadata
     if pause is None or response in ("", None):
         return app.resume(data.checkpoint_id or data.run_id)
     newest = app.get_state(data.run_id).checkpoint_id == data.checkpoint_id

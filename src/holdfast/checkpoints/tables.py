@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.checkpoints.store import CheckpointData, read_checkpoints
+from holdfast.checkpoints.data import CheckpointData, read_checkpoints
 from holdfast.errors import CodecError, CorruptJournal, RunNotFound, StoreError, problem_of
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import checkpoint_id, decode_checkpoint
@@ -506,14 +506,14 @@ def _point_rows(run: str, data: CheckpointData, waves: Mapping[int, list[str]]) 
     inputs, state, at = _json(data.workflow_inputs), plain(data.state), _iso(data.created_at)
     following = [base_name(node) for node in data.current]
     executed = [waves.get(number, []) for number in range(1, done + 1)] + ([following] if following else [])
-    pause = data.pause
+    pause = data.pause_metadata
     asked = None if pause is None else {"block_id": pause.block_id, "prompt": pause.prompt, "response": None}
     layered = (ident, workflow, at, done, _dumped({**state, "checkpoint_id": ident}), _json(data.outline))
     return (
         (*layered, _json(data.config), run, inputs, _json(executed), None if asked is None else _json(asked)),
         (
             *(ident, workflow, inputs, _text(", ".join(following))),
-            None if data.in_progress is None else _text(", ".join(map(base_name, data.in_progress))),
+            _text(", ".join(map(base_name, data.started))) if data.started else None,
             _json(list(data.completed)),
             _json(_outputs(data)),
             *(_dumped(state), data.iteration, at, at, run),

@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 from holdfast import clock
 from holdfast.engine.owner import has_owner
@@ -15,8 +16,9 @@ from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.state.codec import TolerantCodec
-from holdfast.stores.base import RunInfo, Store, StoredCheckpoint
-from holdfast.threads import locked, start
+from holdfast.stores import open_store
+from holdfast.stores.base import KeepsCheckpoints, RunInfo, Store, StoredCheckpoint
+from holdfast.threads import locked, resolved, start
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast")
@@ -161,11 +163,10 @@ def apply_retention(journal: Journal, workflow: str, retention: Retention) -> in
 class Cleaner:
     """A background thread that deletes expired runs every so often, whatever goes wrong meanwhile."""
 
-    def __init__(
-        self, store: Store, interval_minutes: float, max_age: dt.timedelta, keep_successful: bool
-    ) -> None:
-        self._store, self._interval = store, interval_minutes * 60.0
-        self._max_age, self._keep = max_age, keep_successful
+    def __init__(self, expire: Callable[[], int], interval_minutes: float) -> None:
+        if not interval_minutes > 0:
+            raise HoldfastError(f"interval_minutes must be more than 0, not {interval_minutes!r}")
+        self._expire, self._interval = expire, interval_minutes * 60.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-cleaner", daemon=True)
         start(self._thread, "a periodic clean-up")
@@ -178,8 +179,7 @@ class Cleaner:
     def _work(self) -> None:
         while True:
             try:
-                expired = expire_runs(self._store, self._max_age, keep_successful=self._keep)
-                if expired:
+                if expired := self._expire():
                     logger.info("cleaned up %d expired runs", expired)
             except Exception as error:
                 logger.error("checkpoint cleanup failed: %s", error)
@@ -188,7 +188,7 @@ class Cleaner:
 
 
 def periodic_cleanup(
-    store: Store,
+    store: Store | KeepsCheckpoints | str | os.PathLike[str],
     interval_minutes: float = 60,
     *,
     max_age: dt.timedelta = dt.timedelta(hours=24),
@@ -196,9 +196,15 @@ def periodic_cleanup(
 ) -> Cleaner:
     """Delete expired runs of a store now and every `interval_minutes`, until `stop()` of what is returned.
 
-    Errors are logged and survived; a count is logged when something was deleted.
+    `store` is a store, whatever `open_store` takes, or anything with a method `cleanup_expired(max_age_hours)`, which
+    is then called. Errors are logged and survived; a count is logged when something was deleted.
     """
-    return Cleaner(store, interval_minutes, max_age, keep_successful)
+    clean = getattr(store, "cleanup_expired", None)
+    if callable(clean) and not keep_successful:
+        hours = max_age.total_seconds() / 3600
+        return Cleaner(lambda: int(resolved(clean(max_age_hours=hours)) or 0), interval_minutes)
+    opened = open_store(store)
+    return Cleaner(lambda: expire_runs(opened, max_age, keep_successful=keep_successful), interval_minutes)
 
 
 class Janitor:

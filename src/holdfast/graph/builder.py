@@ -30,7 +30,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.schema import Schema
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
-from holdfast.stores.base import Store, is_in_memory
+from holdfast.stores.base import KeepsCheckpoints, Store, is_in_memory
 from holdfast.values import START
 
 _GIVEN = ("state", "ctx", "config", "node", "graph")
@@ -328,7 +328,7 @@ class StateGraph:
 
     def compile(
         self,
-        store: Store | str | os.PathLike[str] | None = None,
+        store: Store | KeepsCheckpoints | str | os.PathLike[str] | None = None,
         *,
         interrupt_before: Iterable[str] = (),
         interrupt_after: Iterable[str] = (),
@@ -350,7 +350,7 @@ class StateGraph:
     ) -> App:
         """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
 
-        - `store`: a store or its URL; without one, `HOLDFAST_STORE` says, else runs are kept in memory.
+        - `store`: a store, its URL, or a `CheckpointStore`; else `HOLDFAST_STORE` says, or runs are kept in memory.
         - `interrupt_before`, `interrupt_after`: nodes to pause at; `interrupt="notify"` only tells.
         - `durability`: short for `policy=CheckpointPolicy(durability=…)`.
         - `retention`: how long runs are kept; without one nothing is ever deleted.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.checkpoints.store import CheckpointData, CheckpointStore, GraphConfig
+from holdfast.checkpoints.data import CheckpointData
+from holdfast.checkpoints.store import GraphConfig, JournalCheckpointStore
 from holdfast.engine.app import App
 from holdfast.engine.decide import RouteFailed
 from holdfast.engine.settings import Outcome
@@ -23,7 +24,7 @@ from holdfast.graph.builder import StateGraph
 from holdfast.graph.predicates import always
 from holdfast.state.state import State, origin_of
 from holdfast.stores import open_store
-from holdfast.stores.base import Store
+from holdfast.stores.base import KeepsCheckpoints, Store
 from holdfast.values import START, RunStatus
 
 _NEXT = "failed to find next node after checkpoint: "
@@ -43,7 +44,7 @@ class ConfiguredGraph(StateGraph):
         schema: Any = None,
         *,
         observer: ObserverLike = None,
-        store: Store | CheckpointStore | str | None = None,
+        store: Store | KeepsCheckpoints | str | None = None,
     ) -> None:
         super().__init__(schema, name=config.name, max_iterations=config.max_iterations)
         self.config = config
@@ -52,9 +53,8 @@ class ConfiguredGraph(StateGraph):
         except HoldfastError as error:
             raise HoldfastError(f"failed to resolve observer: {error}") from error
         try:
-            given = store.store if isinstance(store, CheckpointStore) else store
             named = config.checkpoint.store if self.saves else "memory://"
-            self._store = open_store(named if given is None else given)
+            self._store = open_store(named if store is None else store)
         except StoreError as error:
             raise StoreError(f"failed to resolve checkpoint store: {problem_of(error)}") from error
 
@@ -117,7 +117,7 @@ class ConfiguredGraph(StateGraph):
 
     def _load(self, app: App, run_id: str) -> CheckpointData:
         try:
-            found = CheckpointStore(app).load(run_id)
+            found = JournalCheckpointStore(app).load(run_id)
         except StoreError as error:
             raise type(error)(f"failed to load checkpoint: {problem_of(error)}") from error
         if found is None:

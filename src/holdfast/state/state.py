@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from holdfast import clock
-from holdfast.errors import CodecError, suggestion
+from holdfast.errors import CodecError, StoreError, suggestion
 from holdfast.events import Event, Observer, ObserverLike, resolve_observer, tell
 from holdfast.state.codec import Codec
 from holdfast.state.ops import GUARDED, ReadOnly, Slot, freeze, thaw
+from holdfast.threads import resolved
 
 # The part of a state that a node has declared to read.
 
@@ -46,9 +47,9 @@ _DEFAULT_CODEC = Codec()
 
 
 class SavesState(Protocol):
-    """Something that keeps states: `holdfast.checkpoints.CheckpointStore`."""
+    """Something that keeps states: a `holdfast.checkpoints.CheckpointStore`."""
 
-    def save(self, state: State) -> str: ...
+    def save(self, state: Any, /) -> Any: ...
 
 
 class _Core:
@@ -225,9 +226,21 @@ class State(_Core, Mapping[str, Any]):
         return state
 
     def checkpoint(self, store: SavesState) -> State:
-        """Save this state in a checkpoint store, and return it with its `checkpoint_id`."""
+        """Save this state in a checkpoint store, and return it with its `checkpoint_id`.
+
+        In a store of your own, which keeps one state a run, that is the run's id.
+        """
+        save = getattr(store, "save_state", None) or getattr(store, "save", None)
+        if not callable(save):
+            raise StoreError(
+                f"{store!r:.80} cannot save a state; give a holdfast.checkpoints.CheckpointStore, such as "
+                "JournalCheckpointStore(store)"
+            )
         state = self._with(self._cells)
-        state._ident = store.save(self)
+        state._ident = self._run
+        ident = resolved(save(state))
+        if isinstance(ident, str) and ident:
+            state._ident = ident
         return state
 
     def _private(self, key: str, value: Any) -> Any:

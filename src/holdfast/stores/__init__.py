@@ -7,9 +7,11 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import StoreError, closest
-from holdfast.stores.base import Store, namespace_of
+from holdfast.names import LazyModule
+from holdfast.stores.base import KeepsCheckpoints, Store, namespace_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.namespaces import (
     check_namespace,
@@ -35,18 +37,26 @@ class _SharedMemoryStore(MemoryStore):
 
 
 _lock = threading.RLock()
-_named: dict[str, Store | Callable[[], Store]] = {"memory": _SharedMemoryStore}
+_named: dict[str, Any] = {"memory": _SharedMemoryStore}
+"""Stores, stores of checkpoints, and functions that make one, by name."""
 _memory: dict[str, Store] = {}
 """The stores named `memory`, by their namespaces."""
+_custom: Any = LazyModule("checkpoints.custom")
+"""Makes stores of what only keeps checkpoints. It is far above this package, and loaded only for such a store."""
 
 
-def register_store(name: str, store: Store | Callable[[], Store]) -> None:
+def register_store(
+    name: str, store: Store | KeepsCheckpoints | Callable[[], Store | KeepsCheckpoints]
+) -> None:
     """Make `store` available as `get_store(name)`, in place of any earlier store of that name.
 
-    A factory is called once, at the first `get_store(name)`; its store is then shared.
+    It is a store, a `holdfast.checkpoints.CheckpointStore` or another object with its methods, or a factory of
+    one, which is called once, at the first `get_store(name)`; its store is then shared.
     """
-    if not name or ":" in name or "/" in name:
+    if not isinstance(name, str) or not name or ":" in name or "/" in name:
         raise StoreError(f"{name!r} cannot name a store; use a plain word")
+    if not (isinstance(store, Store) or callable(store)):
+        _custom.adapted(store)  # Refuse what is none now, not when it is first used.
     _named[name] = store
 
 
@@ -67,9 +77,21 @@ def _found(name: str, namespace: str) -> Store:
         if namespace not in _memory:
             _memory[namespace] = _SharedMemoryStore(namespace=namespace)
         return _memory[namespace]
-    if isinstance(store, type) or not isinstance(store, Store):
+    if isinstance(store, type) or not (isinstance(store, Store) or _keeps_checkpoints(store)):
         store = _named[name] = store()
-    return _bound(store, namespace)
+    return _bound(_whole(store), namespace)
+
+
+def _keeps_checkpoints(given: Any) -> bool:
+    return hasattr(given, "save") and hasattr(given, "load")
+
+
+def _whole(given: Any) -> Store:
+    """Return a store as it is, and the store that is made of something that only keeps checkpoints."""
+    if isinstance(given, Store) and not isinstance(given, type):
+        return given
+    adapted: Store = _custom.adapted(given)
+    return adapted
 
 
 def _bound(store: Store, namespace: str | None) -> Store:
@@ -83,7 +105,7 @@ def _bound(store: Store, namespace: str | None) -> Store:
 
 
 def open_store(
-    url: str | os.PathLike[str] | Store | None = None,
+    url: str | os.PathLike[str] | Store | KeepsCheckpoints | None = None,
     *,
     namespace: str | None = None,
     environ: Mapping[str, str] = os.environ,
@@ -99,6 +121,9 @@ def open_store(
     `?schema=NAME` says otherwise; `pg-embedded:PATH` one on a server of its own, with its data in that
     folder, that is started and stopped as needed.
 
+    A `holdfast.checkpoints.CheckpointStore`, or another object with its methods, becomes a store, too; what such
+    a store promises is in docs/howto/writing-a-store.md.
+
     A store is bound to one namespace: `namespace`, or what the URL says with `?namespace=NAME`, else
     `HOLDFAST_NAMESPACE`, else `default`. It neither lists nor reads the runs of another.
 
@@ -107,9 +132,9 @@ def open_store(
     """
     if url is None:
         url = _url_of(environ)
-    if isinstance(url, Store):
-        return _bound(url, namespace)
-    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url):
+    if not isinstance(url, (str, os.PathLike)):
+        return _bound(_whole(url), namespace)
+    if not os.fspath(url):
         raise StoreError(f"{url!r} names no store; give a URL such as sqlite:///runs.db, or a store")
     text = os.fspath(url)
     if not isinstance(url, str):

@@ -205,6 +205,14 @@ class Store(Readable, Protocol):
         """Release every resource. Closing twice is harmless; other calls then raise `StoreError`."""
 
 
+class KeepsCheckpoints(Protocol):
+    """Something that only keeps checkpoints, sync or async: a `holdfast.checkpoints.CheckpointStore`, or alike."""
+
+    def save(self, data: Any, /) -> Any: ...
+    def load(self, checkpoint_id: str, /) -> Any: ...
+    def delete(self, checkpoint_id: str, /) -> Any: ...
+
+
 @runtime_checkable
 class Leases(Protocol):
     """Leases of processes, by the clock of a store that several machines share."""

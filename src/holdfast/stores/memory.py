@@ -36,7 +36,9 @@ from holdfast.threads import synchronized
 
 
 @dataclass(slots=True)
-class _Run:
+class JournalInMemory:
+    """One run: its facts, its entries from `first` on, its snapshots by seq, and its inbox."""
+
     info: RunInfo
     first: int = 1
     entries: list[Entry] = field(default_factory=list)
@@ -77,7 +79,7 @@ class MemoryStore(BaseStore):
     def __init__(self, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         super().__init__(own_url("memory://", namespace), check_namespace(namespace))
         self._lock = threading.Lock()
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, JournalInMemory] = {}
         self._keys: dict[bytes, str] = {}
 
     def commit(self, appends: Sequence[Append]) -> list[Conflict | None]:
@@ -162,7 +164,7 @@ class MemoryStore(BaseStore):
     def close(self) -> None:
         self._closed, self._runs = True, {}
 
-    def _all(self) -> list[_Run]:
+    def _all(self) -> list[JournalInMemory]:
         """Return the runs as they are now, whatever is added or removed meanwhile."""
         return list(self._runs.copy().values())
 
@@ -170,10 +172,10 @@ class MemoryStore(BaseStore):
         if self._closed:
             raise StoreError("this memory store is closed; open a new one")
 
-    def _is_parent(self, found: _Run, forks: Collection[bytes] | None) -> bool:
+    def _is_parent(self, found: JournalInMemory, forks: Collection[bytes] | None) -> bool:
         return has_other_forks((run.info for run in self._all()), found.info.key, forks)
 
-    def _find(self, run: str) -> _Run | None:
+    def _find(self, run: str) -> JournalInMemory | None:
         self._check_open()
         return self._runs.get(run)
 
@@ -184,7 +186,7 @@ class MemoryStore(BaseStore):
             if found is not None or self._has_key(append.info.key):
                 return Conflict(append.run, 0, found.head if found else None)
             self._keys[append.info.key] = append.run
-            found = _Run(append.info, pruned_before(append) + 1)
+            found = JournalInMemory(append.info, pruned_before(append) + 1)
         elif found is None or found.head != append.after:
             return Conflict(append.run, append.after, found.head if found else None)
         elif append.info is None and not append.snapshots:

@@ -22,7 +22,7 @@ from holdfast import (
     StateGraph,
     open_store,
 )
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import JournalCheckpointStore
 from holdfast.cli.commands.checkpoints import carry_out, planned
 from holdfast.engine.commands import control
 from holdfast.engine.commands.handlers import tags_after
@@ -286,7 +286,7 @@ def test_pruning_by_hand_leaves_kept_checkpoints_alone(store: Store) -> None:
     carry_out(journal, planned(journal, before=time.time() + 10))
     assert app.checkpoints("r")[0].id == kept.id
 
-    CheckpointStore(store).delete(kept.id)  # That is what was asked for.
+    JournalCheckpointStore(store).delete(kept.id)  # That is what was asked for.
     assert kept.id not in [point.id for point in app.checkpoints("r")]
 
 

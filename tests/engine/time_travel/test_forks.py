@@ -32,7 +32,7 @@ from holdfast import (
     copy_runs,
     open_store,
 )
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import JournalCheckpointStore
 from holdfast.engine.retention import prune_workflow
 from holdfast.engine.settings import Retention
 from holdfast.errors import HoldfastError
@@ -561,7 +561,7 @@ def test_a_fork_is_a_place_for_checkpoints_like_any_run(store: Store) -> None:
     app.invoke({"n": 1}, run_id="parent")
     app.fork("parent", at=1, update={"n": 2}, run_id="child")
     app.resume("child")
-    checkpoints = CheckpointStore(store)
+    checkpoints = JournalCheckpointStore(store)
 
     newest = app.history("child")[0].id
     loaded = checkpoints.load(newest)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import CheckpointNotFound, CommandRefused, ExecutionError, RunNotFound, open_store
-from holdfast.checkpoints import CheckpointStore
+from holdfast.checkpoints import JournalCheckpointStore
 from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.testing import Crash, CrashingStore, raise_crash
@@ -124,7 +124,7 @@ def test_a_run_is_rolled_back_and_forth(store: Store) -> None:
         ("b", "completed"),
         ("c", "next"),
     ]
-    assert (loaded := CheckpointStore(store).load("r")) is not None and loaded.completed == ("a", "b")
+    assert (loaded := JournalCheckpointStore(store).load("r")) is not None and loaded.completed == ("a", "b")
     assert app.resume("r").state["log"] == ["a", "b", "c2"]
 
     app.rollback("r", end)
