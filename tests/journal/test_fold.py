@@ -271,6 +271,21 @@ def test_a_sub_graph_sees_shared_keys_and_hands_its_changes_up() -> None:
     assert state(done) == {"n": 5, "hidden": 2}
 
 
+def test_a_sub_graph_that_ends_with_changes_of_its_own_hands_up_these_and_no_others() -> None:
+    run = folded(
+        [
+            *begun("branch", n=1),
+            FrameOpened("branch#1", ("n",), (), (Target("x"),)),
+            StepStarted("branch#1/x#1", 1),
+            StepFinished("branch#1/x#1", (put("n", 5),)),
+            WaveFinished("branch#1", (), ()),
+            StepFinished("branch#1", (put("result", 5),), promoted=True),
+            WaveFinished("", (), ()),
+        ]
+    )
+    assert state(run) == {"n": 1, "result": 5} and list(run.frames) == [""]
+
+
 def test_a_sub_graph_may_share_every_key() -> None:
     run = folded([*begun("sub", n=1, m=2), FrameOpened("sub#1", ("*",), (), (Target("x"),))])
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.engine.retention import janitor as janitor
     from holdfast.engine.time_travel.reuse import ReusableSteps as ReusableSteps
     from holdfast.engine.time_travel.reuse import ReuseSource as ReuseSource
+    from holdfast.graph.branches import result_of as result_of
     from holdfast.journal.copying import delete_run as delete_run
     from holdfast.journal.copying import needed_by as needed_by
     from holdfast.views.plain import preview_ops as preview_ops
@@ -38,6 +39,7 @@ else:
         "engine.executors.remote": "Facts SentState Task",
         "engine.retention": "janitor",
         "engine.time_travel.reuse": "ReusableSteps ReuseSource",
+        "graph.branches": "result_of",
         "journal.copying": "delete_run needed_by",
         "views.plain": "preview_ops preview_state state_size",
     }

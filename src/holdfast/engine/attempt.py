@@ -15,9 +15,10 @@ from holdfast.engine.context import Context, Terminated
 from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning, qualified
 from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal, doubt_pause
 from holdfast.errors import CircuitOpen, CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
-from holdfast.graph.graph import AFTER_A_LOSS, CircuitBreaker, Node, base_name
+from holdfast.graph.graph import AFTER_A_LOSS, RESULTS, CircuitBreaker, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
 from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Step
+from holdfast.state.ops import Op, make_op
 from holdfast.state.state import State, check_untouched, was_handed_out
 from holdfast.threads import Escaped, in_thread
 from holdfast.values import END, step_label
@@ -50,6 +51,8 @@ class Attempt:
             return function(self.state)
         given: dict[str, Any] = {"state": self.state, "ctx": self.context, "config": self.config}
         given["node"] = node.name
+        if RESULTS in node.wants or RESULTS in node.named:
+            given[RESULTS] = self.state[RESULTS]
         if self.context is not None and node.wants_graph:
             given["graph"] = self.context._graph
         args, kwargs = node.arguments(given)
@@ -140,7 +143,7 @@ class Attempt:
 async def _within(node: Node, context: Context | None, work: Any) -> Any:
     """Return the result of `work`, unless it takes longer than the node's timeout since its last heartbeat."""
     try:
-        if node.timeout is None or context is None:
+        if context is None or (node.timeout is None and context._due is None):
             return await work
         return await _watch(asyncio.ensure_future(work), node, context)
     except Escaped as escaped:
@@ -150,9 +153,8 @@ async def _within(node: Node, context: Context | None, work: Any) -> Any:
 
 
 async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any:
-    assert node.timeout is not None
     try:
-        while (left := context._beat + node.timeout - clock.monotonic()) > 0:
+        while (left := _left(node, context)) > 0:
             done, _ = await asyncio.wait({task}, timeout=left)
             if done:
                 return task.result()
@@ -164,7 +166,18 @@ async def _watch(task: asyncio.Future[Any], node: Node, context: Context) -> Any
         await asyncio.wait({task}, timeout=1.0)
         if task.done() and not task.cancelled():
             task.exception()
+    if node.timeout is None or (context._due is not None and clock.monotonic() >= context._due):
+        raise StepTimeout(
+            f"step {base_name(node.name)!r} ran when its branch had used up its timeout of {node.branch_timeout:g} s"
+        )
     raise StepTimeout(f"step {base_name(node.name)!r} ran longer than its timeout of {node.timeout:g} s")
+
+
+def _left(node: Node, context: Context) -> float:
+    """Return for how many seconds an attempt may go on."""
+    ends = [] if node.timeout is None else [context._beat + node.timeout]
+    ends += [] if context._due is None else [context._due]
+    return min(ends) - clock.monotonic()
 
 
 def _is_of_handler(error: SystemExit) -> bool:
@@ -261,12 +274,16 @@ class Results:
     def close_frame(self, step: Step) -> None:
         """Record that the sub-graph that a step is has come to its end, with what it hands to its parent."""
         graph, frames = self._graph.at(step.frame), self._saving.run.frames
-        ops = [op for logged in (frames[step.id].log or {}).values() for op in logged]
+        own: tuple[Op, ...] = ()
+        if graph.nodes[step.node].is_branch:
+            result = engine.result_of(self._saving.state(frames[step.id]))
+            own = (make_op(self._host.codec, "append", RESULTS, [result]),)
+        ops = own or [op for logged in (frames[step.id].log or {}).values() for op in logged]
         try:
             self._writes.check(graph, frames[step.frame], step, ops)
         except ParallelWrite as error:
             raise RouteFailed(step.node, problem_of(error)) from error
-        self._record(StepFinished(step.id, promoted=True))
+        self._record(StepFinished(step.id, own, promoted=True))
         self._saving.say_complete(step, ops, 0.0)
 
     def _may_rerun(self, step: Step) -> bool:

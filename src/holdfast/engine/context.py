@@ -39,6 +39,7 @@ class Context:
     __slots__ = (
         "_asked",
         "_beat",
+        "_due",
         "_host",
         "_is_async",
         "_is_over",
@@ -57,6 +58,8 @@ class Context:
         self._asked: dict[str, int] | None = None
         self._onces, self._is_over = Onces(), False
         """Once this attempt is over (it ended, timed out, or was left), whatever its node asks is a `StopSignal`."""
+        self._due: float | None = None
+        """When the branch that its node is in has to be over."""
         self._left: PauseSignal | None = None
         """The pause that left the node, which it must not swallow."""
 

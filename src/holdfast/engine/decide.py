@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.errors import StateInvalid, suggestion
-from holdfast.graph.graph import Command, Graph, Send, all_successors
+from holdfast.graph.graph import Command, Graph, Node, Send, all_successors
 from holdfast.journal.records import Answered, Target
 from holdfast.journal.run_state import (
     DONE,
@@ -338,10 +338,19 @@ def meaning(graph: Graph, codec: Codec, frame: Frame, step: Step, value: Any, gi
 
     `given` is the state that the step received.
     """
+    node = graph.nodes[step.node]
+    ops, goto = _asked(graph, node, codec, frame, step, value, given)
+    if node.clears:
+        ops = (*ops, *(Op("drop", key, b"") for key in node.clears if key in frame.cells))
+    return ops, goto
+
+
+def _asked(
+    graph: Graph, node: Node, codec: Codec, frame: Frame, step: Step, value: Any, given: State | None
+) -> Meaning:
     cells, certain = frame.cells, _certain(frame)
-    reads = graph.nodes[step.node].reads
-    if reads is not None:
-        certain = certain_of(reads, certain)
+    if node.reads is not None:
+        certain = certain_of(node.reads, certain)
     if type(value) is dict:
         return tuple(graph.schema.resolve(codec, cells, value, certain)), None
     if isinstance(value, Send):

@@ -309,6 +309,8 @@ class StepHost:
         """Whether a node is running in this very thread."""
         self.thread = 0
         """The thread of the event loop."""
+        self._branches_due: dict[str, float] = {}
+        """When each branch that has a timeout has to be over; a resume gives it all of its time again."""
         self.wanted_again: set[str] = set()
         """The interrupted steps of which somebody said that they are to run again."""
         self.unsaved: list[ExecutionError | RunConflict | StoreError] = []
@@ -330,6 +332,9 @@ class StepHost:
         if node.reads is not None:
             state = limited(state, node.reads, node.name, [op.key for op in step.item])
         context = Context(self, step, self.config, node.is_async) if node.wants_context else None
+        if node.branch_timeout is not None and context is not None:
+            due = clock.monotonic() + node.branch_timeout
+            context._due = self._branches_due.setdefault(step.frame, due)
         return Attempt(node, step, state, context, self.config)
 
     def record_of_step(self, record: Noted | OnceStarted | OnceFailed, context: Context) -> None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream
@@ -22,16 +22,33 @@ from holdfast.errors import (
     suggestion,
 )
 from holdfast.events import ObserverLike, resolve_observer
-from holdfast.graph.graph import CircuitBreaker, Edge, Graph, Join, Migration, Node, Reconcile, Retry, Route
+from holdfast.graph.graph import (
+    RESULTS,
+    CircuitBreaker,
+    Edge,
+    Graph,
+    Join,
+    Migration,
+    Node,
+    Reconcile,
+    Retry,
+    Route,
+)
 from holdfast.graph.validation import check
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
+from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.schema import Schema
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
 from holdfast.stores.base import KeepsCheckpoints, Store, is_in_memory
 from holdfast.values import START
+
+if TYPE_CHECKING:
+    from holdfast.graph import branches
+else:
+    branches = LazyModule("graph.branches")
 
 _GIVEN = ("state", "ctx", "config", "node", "graph")
 _GIVEN_WITHOUT_DEFAULT = ("node", "graph")
@@ -64,6 +81,8 @@ class StateGraph:
         self._plain_edges: set[tuple[str, str]] = set()
         self._routes: dict[str, Route] = {}
         self._joins: list[Join] = []
+        self._branches: list[branches.Branch] = []
+        self._fan_ins: set[str] = set()
         self._exits: set[str] = set()
         self._problems: list[str] = []
         self._is_dag = False
@@ -244,6 +263,43 @@ class StateGraph:
         self._edges.append(edge)
         return self
 
+    def add_parallel_edge(
+        self,
+        source: str,
+        target: str,
+        fan_in: str,
+        *,
+        timeout: float | dt.timedelta | None = None,
+        retry: Retry | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
+        fail_fast: bool = True,
+    ) -> StateGraph:
+        """Begin a branch with `target` after `source`, beside the other branches; `fan_in` runs when all have ended.
+
+        A branch goes along its edges until one leads to `fan_in`, on a copy of the state. What it changed is not
+        merged: `fan_in` finds the final states of all branches as the list `parallel_results` in its state, in the
+        order of their first nodes, and returns what is to be kept of them.
+
+        - `timeout`: how many seconds the branch may take in one execution.
+        - `retry`, `circuit_breaker`: for the nodes of the branch that have none of their own.
+        - `fail_fast=False`: a failure ends the branch, and not the run; its result then has an `error`.
+        """
+        options: dict[str, Any] = {"timeout": _seconds(timeout), "retry": retry, "fail_fast": fail_fast}
+        branch = branches.Branch(source, target, fan_in, circuit_breaker=circuit_breaker, **options)
+        if any(branch.target == target for branch in self._branches):
+            self._problems.append(f"parallel edge {source!r} -> {target!r}: {target!r} begins two branches")
+        else:
+            self._branches.append(branch)
+        return self
+
+    def add_fanin_node(self, name: str, function: Callable[..., Any], **options: Any) -> StateGraph:
+        """Add a node that runs when the branches of parallel edges have ended; see `add_parallel_edge` and `add_node`.
+
+        Its function may name `parallel_results` among its parameters.
+        """
+        self._fan_ins.add(name)
+        return self.add_node(name, function, **options)
+
     def add_conditional_edges(
         self,
         source: str,
@@ -290,6 +346,10 @@ class StateGraph:
 
     def build(self) -> Graph:
         """Return the frozen graph, not yet checked."""
+        graph = self._without_branches()
+        return branches.with_branches(graph, self._branches) if self._branches else graph
+
+    def _without_branches(self) -> Graph:
         edges = list(self._edges)
         if self._is_dag:
             entered = {edge.target for edge in edges} | {join.target for join in self._joins}
@@ -314,9 +374,23 @@ class StateGraph:
             migrations=dict(self._migrations),
         )
 
+    def _found(self, graph: Graph) -> list[str]:
+        """Return what is wrong with the graph; parallel edges come first, because the rest depends on them."""
+        lonely = self._fan_ins - {branch.fan_in for branch in self._branches}
+        if not lonely and not self._branches:
+            return check(graph)
+        found = [
+            *(
+                f"fan-in node {name!r} has no parallel edge: add_parallel_edge(…, …, {name!r})"
+                for name in sorted(lonely)
+            ),
+            *branches.problems_of(self._without_branches(), self._branches),
+        ]
+        return found or check(graph)
+
     def problems(self) -> list[str]:
         """Everything that keeps this graph from being compiled; empty if nothing does."""
-        return [*self._problems, *check(self.build())]
+        return [*self._problems, *self._found(self.build())]
 
     def validate(self) -> None:
         """Raise a `GraphInvalid` with all problems of this graph, if it has any; `compile` does the same."""
@@ -369,8 +443,9 @@ class StateGraph:
           instead of raising it; the default is that of the graph, which is `True`.
         """
         graph = self.build()
+        interrupt_before, interrupt_after = _placed(graph, interrupt_before), _placed(graph, interrupt_after)
         interrupts = _interrupt_problems(graph, [*interrupt_before, *interrupt_after])
-        self._refuse([*self._problems, *check(graph), *interrupts])
+        self._refuse([*self._problems, *self._found(graph), *interrupts])
         one_of("interrupt", interrupt, ("stop", "notify"))
         one_of("on_change", on_change, ON_CHANGE)
         if max_parallel < 1:
@@ -383,8 +458,7 @@ class StateGraph:
                 "checkpoint files are not encrypted: give either an encryption key or checkpoint_dir"
             )
         codec = Codec(_types(graph))
-        noted = checked_facts(facts, codec)
-        opened = open_store(store)
+        noted, opened = checked_facts(facts, codec), open_store(store)
         app = self._app = App(
             Settings(
                 graph=graph,
@@ -458,7 +532,8 @@ class StateGraph:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
             bound = parameter.name in _GIVEN_WITHOUT_DEFAULT and parameter.default is not parameter.empty
-            if parameter.name in _GIVEN and not bound:
+            is_results = parameter.name == RESULTS and name in self._fan_ins
+            if is_results or (parameter.name in _GIVEN and not bound):
                 is_named = by_name or parameter.kind == parameter.KEYWORD_ONLY
                 (named if is_named else wants).append(parameter.name)
             elif index == 0 and parameter.kind != parameter.KEYWORD_ONLY:
@@ -500,6 +575,13 @@ def _time_limit(given: float | dt.timedelta | None) -> float | None:
     if limit is not None and not limit > 0:
         raise HoldfastError(f"time_limit must be more than 0 seconds, not {limit!r}")
     return limit
+
+
+def _placed(graph: Graph, names: Iterable[str]) -> list[str]:
+    """Return nodes to pause at with the branches that they are in; what is not known stays as it is."""
+    if not any(node.is_branch for node in graph.nodes.values()):
+        return list(names)
+    return [place for name in names for place in branches.qualified_places(graph, name) or [name]]
 
 
 def _interrupt_problems(graph: Graph, names: list[str]) -> list[str]:

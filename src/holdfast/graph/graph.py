@@ -18,6 +18,9 @@ from holdfast.values import END, START
 Reconcile = Callable[..., Any]
 Migration = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 IF_INTERRUPTED = ("rerun", "skip", "ask", "fail")
+RESULTS = "parallel_results"
+"""The key of the state that has the final states of parallel branches when their fan-in runs."""
+
 _SHORT = 60
 """Versions of more characters than this are compared, but not shown."""
 
@@ -172,23 +175,30 @@ class Node:
     reusable: bool = True
     """Whether other runs may reuse its results."""
     circuit_breaker: CircuitBreaker | None = None
+    is_branch: bool = False
+    """Whether it is a parallel branch: a sub-graph whose state becomes a result, instead of being merged."""
+    branch_timeout: float | None = None
+    """How many seconds the branch that it is in may take."""
+    clears: tuple[str, ...] = ()
+    """The keys of the state that are gone once it has finished."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
     wants_graph: bool = field(init=False, default=False)
     runs_inline: bool = field(init=False, default=False)
     """Whether an execution may run it in its own thread."""
     is_plain: bool = field(init=False, default=False)
-    """Whether there is nothing to look at before and after it: it is a function without a circuit breaker."""
+    """Whether there is nothing to do before and after it: a function without a circuit breaker that clears no key."""
 
     def __post_init__(self) -> None:
         wanted = {*self.wants, *self.named}
         object.__setattr__(self, "wants_state_only", self.wants == ("state",) and not self.named)
         object.__setattr__(self, "wants_graph", "graph" in wanted)
-        with_context = "ctx" in wanted or self.wants_graph or self.timeout is not None
-        object.__setattr__(self, "wants_context", with_context)
-        inline = not self.is_async and self.timeout is None and self.executor is None
+        is_timed = self.timeout is not None or self.branch_timeout is not None
+        object.__setattr__(self, "wants_context", "ctx" in wanted or self.wants_graph or is_timed)
+        inline = not self.is_async and not is_timed and self.executor is None
         object.__setattr__(self, "runs_inline", inline)
-        object.__setattr__(self, "is_plain", self.graph is None and self.circuit_breaker is None)
+        plain = self.graph is None and self.circuit_breaker is None and not self.clears
+        object.__setattr__(self, "is_plain", plain)
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return what of `given` its function takes, by position and by name."""

@@ -293,7 +293,7 @@ def _finish(run: RunState, record: records.StepFinished, at: float) -> None:
     step.fault = None
     if record.promoted:
         log = run.frames.pop(step.id).log or {}
-        step.ops = tuple(op for ops in log.values() for op in ops)
+        step.ops = record.ops or tuple(op for ops in log.values() for op in ops)
     else:
         step.ops = record.ops
     run.steps_done += 1

@@ -186,8 +186,9 @@ class FrameOpened(NamedTuple):
 class StepFinished(NamedTuple):
     """The completion: a step ended well, with these changes and, if it chose, these next nodes.
 
-    A `promoted` step is a sub-graph: its changes are those of its own frame. `skipped` says why the step did not run
-    again after an interruption, or that its failure was passed over. `origin` is the run whose result was reused.
+    A `promoted` step is a sub-graph: its changes are those of its own frame, unless it has `ops`. `skipped` says why
+    the step did not run again after an interruption, or that its failure was passed over. `origin` is the run whose
+    result was reused.
     """
 
     step: StepId

@@ -21,9 +21,10 @@ from holdfast.engine.context import Context
 from holdfast.engine.executors.process_pool import ProcessPool
 from holdfast.engine.executors.remote import Facts, Reply, SentState, Task, perform
 from holdfast.errors import ExecutorLost, HoldfastError
-from holdfast.graph.graph import Node
+from holdfast.graph.graph import RESULTS, Node
 from holdfast.graph.validation import DASK, ExecutorChoice, choice_of
 from holdfast.journal.records import Spent
+from holdfast.state.ops import thaw
 from holdfast.state.state import State
 from holdfast.threads import Escaped, in_thread
 
@@ -129,6 +130,8 @@ async def elsewhere(node: Node, state: State, context: Context | None, config: M
     assert function is not None
     timed = context if node.timeout is not None else None
     given: dict[str, Any] = {"state": state, "ctx": context, "config": config, "node": node.name}
+    if RESULTS in (*node.wants, *node.named):
+        given[RESULTS] = thaw(state[RESULTS])
     if choice.in_threads:
         given["graph"] = context._graph if context is not None and node.wants_graph else None
         args, kwargs = node.arguments(given)
