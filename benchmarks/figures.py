@@ -55,11 +55,13 @@ async def one_more_async(state: Any) -> dict[str, Any]:
     return {"n": state["n"] + 1}
 
 
-def chain(length: int, node: Callable[..., Any] = one_more, schema: Any = Counting) -> StateGraph:
+def chain(
+    length: int, node: Callable[..., Any] = one_more, schema: Any = Counting, **options: Any
+) -> StateGraph:
     graph = StateGraph(schema, name="chain")
     before = START
     for index in range(length):
-        graph.add_node(f"step{index}", node)
+        graph.add_node(f"step{index}", node, **options)
         graph.add_edge(before, f"step{index}")
         before = f"step{index}"
     return graph.add_edge(before, END)

@@ -422,8 +422,9 @@ SCALED = {
     "large": ("large_store", "bench_large"),
     "history": ("past", "bench_history"),
     "diff": ("comparing", "bench_diff"),
+    "speculation": ("speculation", "bench_speculation"),
 }
-"""Benchmarks with a tiny form, by module and function; all but the last need the extras of PostgreSQL."""
+"""Benchmarks with a tiny form, by module and function; all but the last two need the extras of PostgreSQL."""
 
 
 def rows(name: str, folder: Path, tiny: bool) -> Iterator[Row]:

@@ -43,7 +43,7 @@ A module that stands higher than its folder is named with it: what writes graphs
 
 ENGINE_LAYERS = (
     {"app", "resume_plan", "continuation", "time_travel.rewind"},
-    {"runner", "blocking", "loop", "waves", "submission", "transfer"}
+    {"runner", "blocking", "loop", "waves", "speculation", "submission", "transfer"}
     | {"commands.control", "time_travel.edits"},
     {"attempt", "executors", "saving", "resume", "retention", "graph_changes"}
     | {"commands.handlers", "time_travel.checkpoints", "time_travel.queries", "time_travel.rerun"}

@@ -33,6 +33,7 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "node.complete": "a step ended and its outcome is stored; data: node, step, iteration, error, seconds, update, "
         "output (a preview), output_size (bytes)",
         "node.reuse": "a step was given the result of an earlier run and did not run; data: step, origin, update",
+        "node.speculate": "a step had run ahead on guessed inputs, which were right; data: step, seconds, gained",
         "node.error": "an attempt failed; data: step, attempt, error",
         "node.retry": "a failed attempt will be repeated; data: step, attempt, delay",
         "node.warning": "a step failed and the run goes on without it; data: step, error",

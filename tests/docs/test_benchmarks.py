@@ -35,6 +35,7 @@ def test_those_on_postgres_work_in_their_tiny_form() -> None:
         for row in ("chain of 10 on", "5 runs at once", "2 workers v one", "failover of", "prune in 2,000"):
             assert row in done.stdout
         assert "diff of 0.1 MB" in done.stdout and "diff of checkpoints" in done.stdout
+        assert "right guesses, faster" in done.stdout and "wrong guesses, slower" in done.stdout
         assert list(folder.iterdir()) == []
 
 

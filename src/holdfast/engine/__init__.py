@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.engine.executors.remote import SentState as SentState
     from holdfast.engine.executors.remote import Task as Task
     from holdfast.engine.retention import janitor as janitor
+    from holdfast.engine.speculation import Guesses as Guesses
+    from holdfast.engine.speculation import Speculation as Speculation
     from holdfast.engine.time_travel.reuse import ReusableSteps as ReusableSteps
     from holdfast.engine.time_travel.reuse import ReuseSource as ReuseSource
     from holdfast.graph.branches import result_of as result_of
@@ -38,6 +40,7 @@ else:
         "engine.executors.executors": "done_elsewhere elsewhere",
         "engine.executors.remote": "Facts SentState Task",
         "engine.retention": "janitor",
+        "engine.speculation": "Guesses Speculation",
         "engine.time_travel.reuse": "ReusableSteps ReuseSource",
         "graph.branches": "result_of",
         "journal.copying": "delete_run needed_by",

@@ -17,7 +17,7 @@ from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal, doubt
 from holdfast.errors import CircuitOpen, CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
 from holdfast.graph.graph import AFTER_A_LOSS, RESULTS, CircuitBreaker, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
-from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Step
+from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Frame, Step
 from holdfast.state.ops import Op, make_op
 from holdfast.state.state import State, check_untouched, was_handed_out
 from holdfast.threads import Escaped, in_thread
@@ -57,6 +57,10 @@ class Attempt:
             given["graph"] = self.context._graph
         args, kwargs = node.arguments(given)
         return function(*args, **kwargs)
+
+    def known(self, frame: Frame) -> Frame:
+        """Return the frame that the node's changes are found by."""
+        return frame
 
     def run_here(self) -> None:
         """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
@@ -223,7 +227,8 @@ class Results:
             self._count(attempt.node.circuit_breaker, step, error)
         if error is None:
             try:
-                ops, goto = self._meaning(step, attempt.value, attempt.state)
+                frame = attempt.known(self._saving.run.frames[step.frame])
+                ops, goto = self._meaning(step, attempt.value, attempt.state, frame)
             except Exception as problem:
                 self.failed(step, problem, seconds, repeatable=False)
                 return
@@ -264,9 +269,9 @@ class Results:
             self.failed(step, refusal, 0.0)
         return refusal is None
 
-    def _meaning(self, step: Step, value: Any, given: State | None) -> Meaning:
+    def _meaning(self, step: Step, value: Any, given: State | None, frame: Frame) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
-        graph, frame = self._graph.at(step.frame), self._saving.run.frames[step.frame]
+        graph = self._graph.at(step.frame)
         ops, goto = meaning(graph, self._host.codec, frame, step, value, given)
         self._writes.check(graph, frame, step, ops)
         return ops, goto
@@ -321,7 +326,7 @@ class Results:
         state = self._saving.state_for(step)
         try:
             value = node.on_error(state, error)
-            ops, goto = self._meaning(step, value, state)
+            ops, goto = self._meaning(step, value, state, self._saving.run.frames[step.frame])
         except Exception as problem:
             if problem is not error:
                 logger.exception("run %s: on_error of node %r failed", self._saving.run_id, step.node)

@@ -85,6 +85,8 @@ class Execution(StepHost):
         self._writes = ParallelWrites(self.rules.barrier)
         self.results = Results(self, self._writes)
         self._waves = Waves(self, self.results)
+        self.speculation = None if settings.guesses is None else engine.Speculation(self, self._waves)
+        """The steps that run ahead on guessed inputs, if there are guesses."""
         self._record, self._say = self.saving.record, self.saving.say
         self.reusable: ReusableSteps | None = None
         """What steps are given instead of being run, if the run reuses what another has finished."""
@@ -294,6 +296,8 @@ class Execution(StepHost):
                 self._poll_handle.cancel()
             for task in () if self._home.is_closed() else self._tasks.values():
                 task.cancel()
+            if self.speculation is not None and not self._home.is_closed():
+                self.speculation.close()
             self._loop = None
             # Others may have the run now: not even what steps that were left behind have to say is stored.
             if self.private or isinstance(sys.exception(), _ENDS):
@@ -322,6 +326,8 @@ class Execution(StepHost):
         """Record every decision that can be made now; return the steps to run."""
         launches: list[Step] = []
         self._wake_at = None
+        if self.speculation is not None:
+            self.speculation.hold()
         if self.inbox.is_due:
             await self._look_now()
         if self.inbox.waiting:
@@ -474,6 +480,8 @@ class Execution(StepHost):
             self.lease.refuse()
 
     async def _execute(self, launches: list[Step]) -> None:
+        if self.speculation is not None:
+            self.speculation.begin(launches)
         if len(launches) == 1 and not self._tasks and self._wake_at is None:
             self._take(await self._run_alone(launches[0]))
             return
@@ -491,14 +499,13 @@ class Execution(StepHost):
         if attempt is None:
             self.lease.refuse()
             attempt = self.prepare(step)
-            if not (self.private and attempt.node.runs_inline):
+            if self.speculation is not None or not (self.private and attempt.node.runs_inline):
                 self._schedule_poll()
                 self._awaiting = True
                 try:
-                    await attempt.run(self._check_owner)
+                    return await self._run_aside(attempt)
                 finally:
                     self._awaiting = False
-                return attempt
             self.inline = True
             try:
                 if self.stop is None:
@@ -513,9 +520,16 @@ class Execution(StepHost):
 
     async def _attempt_task(self, step: Step) -> None:
         self.lease.refuse()
-        attempt = self.prepare(step)
-        await attempt.run(self._check_owner)
+        attempt = await self._run_aside(self.prepare(step))
         self._finished.append(attempt)
+
+    async def _run_aside(self, attempt: Attempt) -> Attempt:
+        """Return an attempt once it has run, without blocking the event loop: itself, or one that ran ahead of it."""
+        ahead = None if self.speculation is None else await self.speculation.finish(attempt)
+        if ahead is not None:
+            return ahead
+        await attempt.run(self._check_owner)
+        return attempt
 
     def _task_ended(self, step: str, task: asyncio.Task[None]) -> None:
         assert self._wake is not None and self._idle is not None

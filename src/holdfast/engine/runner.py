@@ -288,6 +288,7 @@ class Runner:
 
     def _outcome(self, execution: Execution, status: RunStatus, kept: int) -> Outcome:
         run, saving, reused = execution.run, execution.saving, execution.reusable
+        ahead = execution.speculation
         warnings = [
             f"step {step_label(step)!r} failed and was passed over: {fault}" for step, fault in run.faults
         ]
@@ -314,6 +315,9 @@ class Runner:
             steps_reused=0 if reused is None else len(reused.steps),
             seconds_saved=0.0 if reused is None else reused.seconds,
             cost_saved=0.0 if reused is None else reused.cost,
+            steps_speculated=0 if ahead is None else ahead.taken,
+            guesses_dropped=0 if ahead is None else ahead.dropped,
+            seconds_gained=0.0 if ahead is None else ahead.gained,
         )
         return Outcome(
             status,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
 from holdfast.engine.decide import Rules
@@ -19,6 +19,9 @@ from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec
 from holdfast.state.state import State
 from holdfast.values import RunStatus, utc_time
+
+if TYPE_CHECKING:
+    from holdfast.engine.speculation import Guesses
 
 DURABILITY = ("full", "process", "exit")
 ON_FAILURE = ("pause", "continue", "rollback")
@@ -165,6 +168,8 @@ class Settings:
     outline: dict[str, object] = field(default_factory=dict)
     is_memory_default: bool = False
     """Whether runs are kept in memory because nobody named a store."""
+    guesses: Guesses | None = None
+    """What nodes are expected to return, if steps are to run ahead on that."""
     facts: Mapping[str, Any] | None = field(default_factory=dict)
     """What is recorded of the environment beside what is found out; `None` if nothing is to be."""
     circuits: Circuits = field(default_factory=Circuits)
@@ -237,6 +242,12 @@ class Stats:
     """How long they took where they ran."""
     cost_saved: float = 0.0
     """US dollars that they are known to have cost there."""
+    steps_speculated: int = 0
+    """Steps that had run ahead on guessed inputs, and whose guess was right."""
+    guesses_dropped: int = 0
+    """Steps that ran ahead for nothing: the guess was wrong, they failed, or asked for an effect."""
+    seconds_gained: float = 0.0
+    """How much of the time of the speculated steps nobody had to wait for."""
 
 
 @dataclass(frozen=True, slots=True)

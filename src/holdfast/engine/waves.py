@@ -136,10 +136,19 @@ class Waves:
         reduces = any(schema.reduces(key) for key in schema.channels)
         tells_all = any(self._saving.hears(type_) for type_ in _WAVE_EVENTS)
         saves = execution.private and self._saving.saves_every_wave
-        self._may_run_on = is_plain and saves and not reduces and not tells_all
+        is_certain = execution.settings.guesses is None
+        self._may_run_on = is_plain and saves and is_certain and not reduces and not tells_all
 
     async def by_choice(self, frame: Frame, names: tuple[str, ...] | None) -> None:
         """Record the end of a wave, asking conditions and routing functions what follows."""
+        emit = self._evaluated if self._saving.observer is not None else None
+        record, steps = await self.following(frame, names, emit)
+        self.end_wave(record, frame, steps)
+
+    async def following(
+        self, frame: Frame, names: tuple[str, ...] | None, emit: Emit | None
+    ) -> tuple[WaveFinished, list[Step]]:
+        """Return the end of a wave and its steps; `emit` tells what conditions said. Nothing is recorded."""
         graph = self._graph.at(frame.path)
         steps = list(frame.active.values()) if names is None else [frame.active[name] for name in names]
         waiting = dict(frame.waiting)
@@ -151,13 +160,11 @@ class Waves:
                 reduced = graph.schema.reduce(self._codec, cells, ops)
                 cells = advance(cells, reduced)
             state = state_view(cells, self._codec, self._saving.run_id, "", steps[-1].node, clock.time())
-            targets = await self._find_next(graph, steps, state, waiting)
+            targets = await self._find_next(graph, steps, state, waiting, emit)
             if not targets:
                 targets = closing(graph, steps, len(frame.active) - len(steps))
-                self._taken += [(steps[-1].node, target.node) for target in targets]
-        self.end_wave(
-            WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names), frame, steps
-        )
+                self._taken += [(steps[-1].node, target.node) for target in targets if emit is not None]
+        return WaveFinished(frame.path, tuple(reduced), targets, tuple(waiting.items()), names), steps
 
     def end_wave(self, record: WaveFinished, frame: Frame, steps: list[Step]) -> None:
         """Record the end of a wave together with the gates after it: without them it would go past them."""
@@ -174,11 +181,15 @@ class Waves:
         self._saving.writer.together(end)
 
     async def _find_next(
-        self, graph: Graph, steps: list[Step], state: State, waiting: dict[str, tuple[str, ...]]
+        self,
+        graph: Graph,
+        steps: list[Step],
+        state: State,
+        waiting: dict[str, tuple[str, ...]],
+        emit: Emit | None,
     ) -> tuple[Target, ...]:
         """Return what finished steps lead to; `waiting` learns of the joins that they have reached."""
         found: list[tuple[str, list[Target]]] = []
-        emit = self._evaluated if self._saving.observer is not None else None
         chosen_for: set[str] = set()
         for node, goto in ((step.node, step.goto) for step in steps):
             if goto is not None:
@@ -197,7 +208,8 @@ class Waves:
                     found.append((node, to_targets(graph, node, [join.target], self._codec)))
                 else:
                     waiting[join.id] = arrived
-        self._taken = [] if emit is None else [(node, to.node) for node, targets in found for to in targets]
+        if emit is not None:
+            self._taken = [(node, to.node) for node, targets in found for to in targets]
         return merge_targets(graph, found)
 
     def _evaluated(self, type: str, node: str, /, **data: Any) -> None:

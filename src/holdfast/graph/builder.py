@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast import engine
 from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream
 from holdfast.engine.decide import Rules
@@ -46,6 +47,7 @@ from holdfast.stores.base import KeepsCheckpoints, Store, is_in_memory
 from holdfast.values import START
 
 if TYPE_CHECKING:
+    from holdfast.engine.speculation import Guesses
     from holdfast.graph import branches
 else:
     branches = LazyModule("graph.branches")
@@ -109,6 +111,7 @@ class StateGraph:
         reads: Iterable[str] | None = None,
         reusable: bool = True,
         circuit_breaker: CircuitBreaker | None = None,
+        pure: bool = False,
     ) -> StateGraph:
         """Add a node: a function, sync or async, or another graph.
 
@@ -137,6 +140,8 @@ class StateGraph:
         - `reusable`: `False` says that other runs do not take over what it returned (`reuse=`), but run it: it goes by
           more than its state, such as the time, or the id of its run.
         - `circuit_breaker`: after how many failures in a row its steps fail at once, and for how long.
+        - `pure`: `True` says that it has no effects, so that it may run on inputs that are only guessed, for nothing
+          if the guess was wrong; see `speculate` of `compile`.
         """
         if callable(name) and not isinstance(name, str):
             function = name
@@ -159,6 +164,7 @@ class StateGraph:
             "reads": None if reads is None else self._reads(name, reads),
             "reusable": reusable,
             "circuit_breaker": circuit_breaker,
+            "pure": pure,
         }
         self._nodes[name] = self._node(name, function, options)
         if after is not None:
@@ -421,6 +427,8 @@ class StateGraph:
         encryption: str | None = None,
         facts: bool | Mapping[str, Any] = True,
         raise_exceptions: bool | None = None,
+        speculate: Mapping[str, Any] | None = None,
+        max_ahead: int | None = None,
     ) -> App:
         """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
 
@@ -441,22 +449,20 @@ class StateGraph:
           is added to these; `False`, like `HOLDFAST_FACTS=0`, notes nothing.
         - `raise_exceptions`: `False` returns a failure as an `Outcome` with an `error`, after its `graph.fail` event,
           instead of raising it; the default is that of the graph, which is `True`.
+        - `speculate`: what nodes are expected to return, by name: a function of the state (`None`: no guess), an
+          update, a `Command`, or the name of the node that follows. Steps that this leads to and that are `pure` run
+          ahead, at most `max_ahead` (8) at once; what they return counts once their inputs have come to be the same.
         """
         graph = self.build()
         interrupt_before, interrupt_after = _placed(graph, interrupt_before), _placed(graph, interrupt_after)
-        interrupts = _interrupt_problems(graph, [*interrupt_before, *interrupt_after])
-        self._refuse([*self._problems, *self._found(graph), *interrupts])
+        guesses = self._checked(graph, [*interrupt_before, *interrupt_after], speculate, max_ahead)
         one_of("interrupt", interrupt, ("stop", "notify"))
         one_of("on_change", on_change, ON_CHANGE)
         if max_parallel < 1:
             raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
         limit = _time_limit(time_limit)
         directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
-        seal = Seal.chosen(encryption_key, encryption, os.environ)
-        if seal is not None and directory is not None:
-            raise HoldfastError(
-                "checkpoint files are not encrypted: give either an encryption key or checkpoint_dir"
-            )
+        seal = _seal(encryption_key, encryption, directory)
         codec = Codec(_types(graph))
         noted, opened = checked_facts(facts, codec), open_store(store)
         app = self._app = App(
@@ -476,11 +482,22 @@ class StateGraph:
                 time_limit=limit,
                 outline=graph.outline(),
                 is_memory_default=store is None and is_in_memory(opened),
+                guesses=guesses,
                 facts=noted,
                 raise_exceptions=self.raise_exceptions if raise_exceptions is None else raise_exceptions,
             )
         )
         return app
+
+    def _checked(
+        self, graph: Graph, gates: list[str], speculate: Mapping[str, Any] | None, max_ahead: int | None
+    ) -> Guesses | None:
+        """Return the guesses that a graph is compiled with; raise `GraphInvalid` with all that is wrong with both."""
+        problems, guesses = [*self._problems, *self._found(graph), *_interrupt_problems(graph, gates)], None
+        if speculate is not None or max_ahead is not None:
+            guesses = engine.Guesses.of(graph, speculate, max_ahead, problems)
+        self._refuse(problems)
+        return guesses
 
     # What the app of the last `compile` does, for those who keep the graph.
 
@@ -582,6 +599,15 @@ def _placed(graph: Graph, names: Iterable[str]) -> list[str]:
     if not any(node.is_branch for node in graph.nodes.values()):
         return list(names)
     return [place for name in names for place in branches.qualified_places(graph, name) or [name]]
+
+
+def _seal(key: str | bytes | None, encryption: str | None, directory: str | Path | None) -> Seal | None:
+    seal = Seal.chosen(key, encryption, os.environ)
+    if seal is not None and directory is not None:
+        raise HoldfastError(
+            "checkpoint files are not encrypted: give either an encryption key or checkpoint_dir"
+        )
+    return seal
 
 
 def _interrupt_problems(graph: Graph, names: list[str]) -> list[str]:

@@ -136,11 +136,22 @@ _MUST: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "circuit_breaker": ("a CircuitBreaker(failures=…)", lambda value: isinstance(value, CircuitBreaker)),
     "max_parallel": ("a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1),
+    "pure": ("True or False", lambda value: isinstance(value, bool)),
 }
 """What options of a node must be, if they are set, and how that is checked."""
 
 _OF_FUNCTION = frozenset(
-    {"retry", "timeout", "if_interrupted", "on_error", "executor", "reads", "reusable", "circuit_breaker"}
+    {
+        "retry",
+        "timeout",
+        "if_interrupted",
+        "on_error",
+        "executor",
+        "reads",
+        "reusable",
+        "circuit_breaker",
+        "pure",
+    }
 )
 """The options that say nothing of a sub-graph."""
 
@@ -181,6 +192,8 @@ class Node:
     """How many seconds the branch that it is in may take."""
     clears: tuple[str, ...] = ()
     """The keys of the state that are gone once it has finished."""
+    pure: bool = False
+    """Whether it has no effects, so that it may run on inputs that are only guessed."""
     wants_state_only: bool = field(init=False, default=False)
     wants_context: bool = field(init=False, default=False)
     wants_graph: bool = field(init=False, default=False)
