@@ -119,6 +119,8 @@ def test_parallel_results_are_in_the_order_of_the_items() -> None:
     assert heard.types[0] == "parallel.start" and heard.types[-1] == "parallel.complete"
     assert heard.types.count("worker.start") == heard.types.count("worker.complete") == 2
     assert process_parallel([], process) == ParallelResult((), ())
+    with pytest.raises(HoldfastError, match="items must be a list or another iterable, not None"):
+        process_parallel(None, process)  # type: ignore[arg-type]
 
 
 def test_the_first_failure_ends_parallel_work_or_all_are_collected() -> None:
@@ -165,6 +167,8 @@ def test_a_choice_calls_the_route_that_is_named() -> None:
     assert process_conditional(3, lambda n: "other", routes, default=lambda n: -n) == -3
     with pytest.raises(HoldfastError, match=r"no route 'od' .*and no default; did you mean 'odd'"):
         process_conditional(3, lambda n: "od", routes)
+    with pytest.raises(HoldfastError, match=r"no route \['odd'\]"):
+        process_conditional(3, lambda n: ["odd"], routes)
 
 
 # Nodes.

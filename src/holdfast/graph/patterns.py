@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,7 +92,7 @@ def process_chain(
     _check(step, "step")
     say = _Teller(resolve_observer(observer))
     work = _chain(
-        list(items), initial, lambda index, item, value: step(item, value), intermediate, progress, say
+        _listed(items), initial, lambda index, item, value: step(item, value), intermediate, progress, say
     )
     return _result(work, step)
 
@@ -142,7 +142,7 @@ def process_parallel(
     _check(process, "process")
     say = _Teller(resolve_observer(observer))
     return _parallel(
-        list(items), lambda index, item: process(item), process, workers, fail_fast, progress, say
+        _listed(items), lambda index, item: process(item), process, workers, fail_fast, progress, say
     )
 
 
@@ -285,13 +285,14 @@ async def _conditional(
 ) -> Any:
     name = await _settled(choose(state))
     say("route.evaluate", route=name)
-    route = routes.get(name, default)
+    is_known = isinstance(name, Hashable) and name in routes
+    route = routes[name] if is_known else default
     if route is None:
         known = ", ".join(map(repr, routes)) or "none"
         raise HoldfastError(
             f"there is no route {name!r} (known: {known}), and no default{suggestion(str(name), routes)}"
         )
-    say("route.select", route=name, is_default=name not in routes)
+    say("route.select", route=name, is_default=not is_known)
     try:
         result = await _settled(route(state))
     except Exception:
@@ -380,7 +381,13 @@ def _check(function: object, what: str) -> None:
 
 
 def _items(items: Items, state: State) -> list[Any]:
-    return list(items(state) if callable(items) else items)
+    return _listed(items(state) if callable(items) else items)
+
+
+def _listed(items: Iterable[Any]) -> list[Any]:
+    if not isinstance(items, Iterable):
+        raise HoldfastError(f"items must be a list or another iterable, not {items!r:.80}")
+    return list(items)
 
 
 def _is_async(function: Function) -> bool:
