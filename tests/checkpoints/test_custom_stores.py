@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    END,
+    START,
     CheckpointPolicy,
     CorruptJournal,
     ExecutionError,
@@ -40,8 +42,10 @@ from holdfast.checkpoints import (
     periodic_cleanup,
     register_checkpoint_store,
 )
+from holdfast.integrity import check_store
 from holdfast.stores import get_store, register_store
 from holdfast.stores.base import Store
+from holdfast.testing import crash_everywhere
 from holdfast.testing.contract import StoreContract
 from tests.checkpoints.samples import Calls, Flaky
 from tests.graphs import Heard, chain
@@ -189,6 +193,7 @@ def test_a_run_is_resumed_from_a_store_of_checkpoints_by_another_object_over_the
     later = graph.compile(reopen())
     assert [info.status for info in later.runs()] == [RunStatus.COMPLETED]
     assert [found.nodes for found in later.checkpoints("r")] == [("a",), ("b",), (), ("c",)]
+    assert check_store(later.store).is_fine
 
 
 def test_a_later_process_sees_all_checkpoints_that_the_store_kept(tmp_path):
@@ -255,6 +260,21 @@ def test_a_killed_process_is_resumed_from_a_twenty_line_json_store(tmp_path):
     assert resumed.returncode == 0, resumed.stderr
     assert json.loads(resumed.stdout) == {"n": 1, "a": True, "b": True, "c": True, "d": True}
     assert (tmp_path / "calls").read_text().split() == ["a", "b", "c", "c", "d"]
+
+
+def count(state: Any) -> dict[str, Any]:
+    return {"n": state["n"] + 1}
+
+
+def test_a_json_store_survives_kills_around_every_commit():
+    """S1.3, S2.2: before, during and after a save; every resumed run comes to the same result."""
+    graph = StateGraph({"n": int}, name="count")
+    graph.add_node("a", count).add_node("b", count)
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+
+    report = crash_everywhere(graph, {"n": 0}, store=lambda folder: JsonStore(folder), limit=8)
+
+    assert report.passed, str(report)
 
 
 def test_a_question_is_answered_in_another_process(tmp_path):

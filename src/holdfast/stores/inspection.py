@@ -24,6 +24,7 @@ from holdfast.stores.base import (
     RunSize,
     Snapshot,
     Store,
+    is_in_memory,
     namespace_of,
 )
 from holdfast.stores.memory import MemoryStore
@@ -265,7 +266,8 @@ def changed_meanwhile(run: str) -> RunConflict:
 @contextmanager
 def inspecting(store: Store) -> Iterator[Inspector]:
     """Open the inspector of a store for this block; a store that knows its medium has one of its own."""
-    inspector = MemoryInspector(store) if isinstance(store, MemoryStore) else Inspector(store)
+    is_memory = isinstance(store, MemoryStore) and is_in_memory(store)
+    inspector = MemoryInspector(store) if is_memory else Inspector(store)
     if (own := getattr(store, "inspector", None)) is not None:
         inspector = own()
     try:

@@ -35,7 +35,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.records import StepAdvanced, StepFinished
 from holdfast.journal.run_state import ABOUT_DOUBTS
 from holdfast.stores import open_store
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, is_in_memory
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import boundaries as bodies
 from holdfast.testing.boundaries import Boundary, Watch, WatchedStore, runs_here, watched_graph
@@ -641,7 +641,7 @@ class Orders:
             store = inner = _store_of(made)
             while isinstance(inner, WrappedStore):
                 inner = inner.inner
-            if isinstance(inner, MemoryStore):
+            if is_in_memory(inner):
                 raise HoldfastError(_NOT_IN_MEMORY)
         except HoldfastError as error:
             (self.folder / "refused").write_text(str(error), "utf-8")
@@ -649,9 +649,9 @@ class Orders:
         return store
 
 
-def _store_of(made: object) -> Store:
+def _store_of(made: Any) -> Store:
     __tracebackhide__ = True
-    if isinstance(made, str):
+    if isinstance(made, str) or (hasattr(made, "save") and not isinstance(made, type)):
         return open_store(made)
     if isinstance(made, type) or not callable(getattr(made, "commit", None)):
         raise HoldfastError(f"the function given as store has to return a store or its URL, not {made!r:.80}")
