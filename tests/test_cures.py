@@ -521,7 +521,13 @@ def a_store_that_fails(bench: Bench) -> None:
     ] == ["first", "work", "last"]
 
 
-@cures("engine/resume.py", "resume")
+EXPIRING = (
+    "workflow: {name: expiring, checkpoint: {retention: {pause_ttl: 0.01}}}\nsteps:\n"
+    "  - {name: sure, ask: 'Sure?'}\n"
+)
+
+
+@cures("engine/resume.py", "resume", "extend")
 def an_answer_that_comes_too_late(bench: Bench) -> None:
     def asks(state: Any, ctx: Any) -> dict[str, Any]:
         return {"log": [ctx.ask("sure?", timeout=0.01, default="by default")]}
@@ -531,6 +537,12 @@ def an_answer_that_comes_too_late(bench: Bench) -> None:
     until(lambda: pause.expires_at is not None and time.time() > pause.expires_at.timestamp())
     told = failed(lambda: app.resume("r", "yes"), HoldfastError)
     assert followed(told, app, "app.resume(").state["log"] == ["by default"]
+
+    bench.holdfast("run", bench.file(EXPIRING), "--run-id", "w", code=4)
+    time.sleep(0.03)
+    told = bench.holdfast("answer", "w", "yes", code=2)
+    assert "extended" in bench.paste(told, "holdfast runs extend")
+    assert "completed" in bench.holdfast("resume", "w", "--answer", "yes")
 
 
 PROGRAM = """

@@ -39,6 +39,7 @@ IN_PYTHON = {
     "confirm": "look at `disclosure` of this error, what it would run with, then app.resume({run!r}, trust=True)",
     "delete": "remove it with app.delete({run!r})",
     "export": "holdfast.capsules.export_run(…) writes one",
+    "extend": "give it more time with app.extend({run!r})",
     "fork": "app.resume(app.fork({run!r})) begins a run there",
     "list_checkpoints": "app.checkpoints(…) lists those that are there",
     "list_schedules": "Schedules.lines() lists those that are there",
@@ -141,9 +142,10 @@ class CodecError(HoldfastError):
 
 
 class StoreError(HoldfastError):
-    """A store cannot be opened, read or written."""
+    """A store cannot be opened, read or written; `is_closed` if it was closed by its owner."""
 
     exit_code = CONFIGURATION
+    is_closed: bool = False
 
 
 class CorruptJournal(StoreError):

@@ -65,7 +65,7 @@ def test_a_renamed_step_of_a_sub_workflow_is_hinted_at_and_remapped(folder: Path
     (folder / "inner.yaml").write_text(INNER.replace("name: fetch", "name: get"))
 
     shown = call(folder, "resume", "r", "--plan")
-    assert shown.returncode == 0 and "inner/fetch  ORPHANED" in shown.stdout and "inner/get" in shown.stdout
+    assert shown.returncode == 1 and "inner/fetch  ORPHANED" in shown.stdout and "inner/get" in shown.stdout
     assert "REFUSED" in shown.stdout and "--remap inner/fetch=inner/get" in shown.stdout
     refused = call(folder, "resume", "r")
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -14,7 +15,9 @@ from holdfast import (
     END,
     START,
     AnswerRejected,
+    App,
     CodecError,
+    CommandRefused,
     Context,
     ExecutionError,
     HoldfastError,
@@ -26,6 +29,7 @@ from holdfast import (
     RunStatus,
     Send,
     StateGraph,
+    StateInvalid,
 )
 from holdfast.stores.base import Store
 from tests.graphs import Heard, Log, chain, fan, one, says
@@ -452,6 +456,78 @@ def test_the_retention_limits_how_long_a_pause_may_be_answered(memory: Store) ->
     with pytest.raises(AnswerRejected, match="too late"):
         graph.compile(memory, retention=Retention(pause_ttl=dt.timedelta(milliseconds=10))).resume("r", 1)
     assert graph.compile(memory, retention=Retention()).resume("r", 1).status == RunStatus.COMPLETED
+
+
+@pytest.fixture
+def stale(memory: Store) -> Callable[..., App]:
+    """A run `r` whose question `q` has expired by the retention of its app."""
+
+    def made(**question: Any) -> App:
+        retention = Retention(pause_ttl=dt.timedelta(milliseconds=10))
+        app = one(asks(name="q", **question)).compile(memory, retention=retention)
+        app.invoke(run_id="r")
+        time.sleep(0.03)
+        return app
+
+    return made
+
+
+def test_a_pause_says_when_it_expires_by_the_retention(memory: Store) -> None:
+    """S2.5: 24 hours by default, for a Retention without arguments."""
+    app = one(asks(name="q")).compile(memory, retention=Retention())
+
+    [pause] = app.invoke(run_id="r").pauses
+
+    assert pause.expires_at is not None and pause.expires_at - pause.since == dt.timedelta(hours=24)
+    assert app.pauses("r") == (pause,) and app.resume("r").pauses == (pause,), "it is left as it is"
+    assert one(asks(name="q")).compile(memory).pauses("r")[0].expires_at is None, "without a retention"
+
+
+def test_an_expired_question_is_asked_again_by_a_resume(stale: Callable[..., App]) -> None:
+    """S2.5: never a dead end."""
+    app = stale()
+    [old] = app.pauses("r")
+
+    [new] = app.resume("r").pauses
+
+    assert new.id == old.id and old.expires_at is not None and new.since > old.expires_at
+
+
+def test_an_expired_question_is_settled_by_its_default(stale: Callable[..., App]) -> None:
+    """S2.5"""
+    out = stale(default="never mind").resume("r")
+
+    assert out.status == RunStatus.COMPLETED and out.state["log"] == ["work: never mind"]
+
+
+@pytest.mark.parametrize("which", ["", "q", "work#1:q"])
+def test_an_expired_question_can_be_extended_and_answered(stale: Callable[..., App], which: str) -> None:
+    """S2.5: the error about the late answer names the way out."""
+    app = stale()
+    with pytest.raises(AnswerRejected, match=r"too late.*app\.resume\('r'\).*app\.extend\('r'\)"):
+        app.resume("r", "late")
+
+    assert app.extend("r", dt.timedelta(days=2), pause=which, by="ann") == "paused"
+
+    [pause] = app.pauses("r")
+    assert pause.expires_at is not None
+    assert pause.expires_at > dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    assert app.resume("r").pauses == (pause,), "it is not stale any more"
+    assert app.answer("r", "in time").status == "applied"
+    assert app.resume("r").state["log"] == ["work: in time"]
+
+
+def test_only_open_questions_are_extended_and_by_sensible_times(stale: Callable[..., App]) -> None:
+    app = stale()
+    for duration in (0, -1, float("nan"), 1e30, "1h", True):
+        with pytest.raises(StateInvalid, match="from 0 seconds to 100 years"):
+            app.extend("r", duration)  # type: ignore[arg-type]
+    with pytest.raises(CommandRefused, match=r"no open question 'other'.*'q'"):
+        app.extend("r", pause="other")
+    app.extend("r")
+    app.resume("r", "done")
+    with pytest.raises(RunFinished):
+        app.extend("r")
 
 
 def test_a_longer_time_of_its_own_beats_the_retention(memory: Store) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import logging
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +23,7 @@ from holdfast import (
     CheckpointNotFound,
     CheckpointPolicy,
     Context,
+    Event,
     ExecutionError,
     HoldfastError,
     Retention,
@@ -26,6 +31,7 @@ from holdfast import (
     RunStatus,
     StateGraph,
     StoreError,
+    open_store,
 )
 from holdfast.checkpoints import periodic_cleanup
 from holdfast.engine.retention import apply_retention, expire_runs, janitor
@@ -33,6 +39,7 @@ from holdfast.integrity.check import check_store
 from holdfast.state import WorkflowState
 from holdfast.stores.base import Append, Conflict, RunInfo, Snapshot, Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.views.runs import run_view
 from tests.graphs import Heard, chain, fan, one
 from tests.invariants import check_journal, read_journal
 
@@ -573,6 +580,110 @@ def test_pruning_never_holds_a_run_up() -> None:
     store.allowed.set()
     wait_for_janitor()
     assert sum(counted(store).values()) <= 3
+
+
+def counting(steps: int, **options: Any) -> StateGraph:
+    """A loop of one node with so many steps."""
+    graph = StateGraph(dict, name="counting", max_iterations=steps + 1, **options)
+    graph.add_node("count", lambda state: {"n": state.get("n", 0) + 1}).add_edge(START, "count")
+    return graph.add_conditional_edges("count", lambda state: "count" if state["n"] < steps else END)
+
+
+@pytest.mark.no_cover
+def test_a_long_run_is_pruned_while_it_is_executed(memory: Store) -> None:
+    """S0.16: 3,000 steps under `Retention.recent(5)` never hold more than 50 checkpoints."""
+    most = 0
+
+    def look(event: Event) -> None:
+        nonlocal most
+        if event.type == "checkpoint.save":
+            most = max(most, len(memory.checkpoints("r")))
+
+    out = counting(3000).compile(memory, retention=Retention.recent(5)).invoke(run_id="r", observer=look)
+    wait_for_janitor()
+
+    assert out.state["n"] == 3000 and 5 < most <= 50
+    assert counted(memory) == {"r": 5}
+    assert not list(check_store(memory).damaged)
+
+
+async def test_a_long_run_in_an_event_loop_is_pruned_while_it_is_executed(memory: Store) -> None:
+    """S0.16"""
+    most: list[int] = []
+    app = counting(300).compile(memory, retention=Retention.recent(5))
+
+    await app.ainvoke(run_id="r", observer=lambda event: most.append(len(memory.checkpoints("r"))))
+    wait_for_janitor()
+
+    assert 5 < max(most) <= 50 and counted(memory) == {"r": 5}
+
+
+def test_a_run_that_failed_after_it_was_pruned_is_resumed(sqlite_url: str) -> None:
+    """S0.16: pruning drops history, never the state; a kept checkpoint stays, and what comes after it."""
+    broken = [True]
+
+    def count(state: Any) -> dict[str, Any]:
+        if broken and state["n"] == 150:
+            raise ValueError("not now")
+        return {"n": state["n"] + 1}
+
+    graph = StateGraph(dict, name="counting").add_node("count", count).add_edge(START, "count")
+    graph.add_conditional_edges("count", lambda state: "count" if state["n"] < 200 else END)
+    app = graph.compile(sqlite_url, retention=Retention.recent(5), durability="process")
+    with pytest.raises(ExecutionError):
+        app.invoke({"n": 0}, run_id="r")
+    wait_for_janitor()
+    assert len(app.checkpoints("r")) == 5
+    held = app.checkpoints("r")[0]
+    app.keep("r", held.id)
+    broken.clear()
+
+    assert app.resume("r").state["n"] == 200
+    wait_for_janitor()
+    assert held.id in [each.id for each in app.checkpoints("r")] and app.get_state("r", checkpoint_id=held.id)
+    assert not list(check_store(app.store).damaged)
+
+
+def test_readers_are_not_disturbed_by_pruning(memory: Store) -> None:
+    app, stop, errors = counting(400).compile(memory, retention=Retention.recent(5)), threading.Event(), []
+    journal = app._settings.journal
+
+    def read() -> None:
+        while not stop.is_set():
+            if memory.runs(run="r"):
+                try:
+                    app.cost("r")
+                    run_view(journal, "r")
+                    app.history("r", limit=2)
+                except Exception as error:
+                    errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        app.invoke(run_id="r")
+    finally:
+        stop.set()
+        thread.join()
+
+    assert not errors
+
+
+def test_a_program_that_ends_has_pruned_its_runs(tmp_path: Path) -> None:
+    """S0.16: a plain script waits for pruning before it exits."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from holdfast import Retention\n"
+        "from tests.graphs import chain\n"
+        "chain(*'abcdefgh').compile('sqlite:///runs.db', retention=Retention.recent(3)).invoke(run_id='r')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, program], cwd=tmp_path, env=environment, check=True)
+
+    store = open_store(tmp_path / "runs.db")
+    assert counted(store) == {"r": 3}
+    store.close()
 
 
 def test_pruning_that_fails_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import ExecutionError, StateGraph, UnknownWorkflow, open_store
 from holdfast.capsules import import_run
+from holdfast.dags import ControlledExecutor, Tools
 from holdfast.engine.runner import known_apps
 from holdfast.errors import CheckpointNotFound, ForeignRun, HoldfastError, RunNotFound
 from holdfast.stores.base import Store
@@ -148,9 +149,31 @@ def test_a_registered_app_is_found_when_nobody_uses_it(store):
     assert store.runs(run="r")[0].status == "completed", "on the store that was named"
 
 
+def test_a_dag_is_carried_by_its_run_and_resumed_at_a_layer(store):
+    """S0.10, S0.11: a graph as data; only the tools have to be known."""
+    tools, calls = Tools(), Calls()
+
+    @tools.tool
+    def one() -> None:
+        calls.append("one")
+
+    @tools.tool
+    def two() -> None:
+        calls.append("two")
+
+    executor = ControlledExecutor(tools, store=store)
+    tasks = [{"id": "a", "tool": "one"}, {"id": "b", "tool": "two", "depends_on": ["a"]}]
+    executor.execute({"tasks": tasks}, run_id="r")
+    first = next(each for each in executor.app.checkpoints("r") if each.nodes == ("one",))
+    calls.clear()
+
+    out = holdfast.resume(first.id, store=store)
+
+    assert out.status == "completed" and calls == ["two"]
+
+
 def test_a_workflow_that_the_process_does_not_know_is_refused_with_the_way_out(store):
-    failed = Failed()
-    failed.run(store)
+    Failed().run(store)
     gc.collect()
 
     with pytest.raises(UnknownWorkflow, match=r"'by id'.*no graph of that name.*holdfast\.register\(app\)"):
@@ -160,8 +183,7 @@ def test_a_workflow_that_the_process_does_not_know_is_refused_with_the_way_out(s
 
 
 def test_of_two_different_graphs_of_one_name_none_is_guessed(store):
-    failed = Failed()
-    failed.run(store)
+    Failed().run(store)
     gc.collect()
     apps = [chain(*names, name="by id").compile("memory://") for names in ("abc", "xyz")]
 

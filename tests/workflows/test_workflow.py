@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine.retention import janitor
 from holdfast.errors import ExecutionError, HoldfastError
 from holdfast.values import RunStatus
 from holdfast.workflows.reading.problems import WorkflowInvalid
@@ -265,6 +267,35 @@ def test_what_is_preserved_of_a_finished_run(shop: Workshop, preserve: str) -> N
     shop.run(with_checkpoint(f"{{preserve: {preserve}}}"))
 
     assert bool(shop.open().store.runs(run="r")) == (preserve != "none")
+
+
+def test_a_file_that_says_nothing_has_the_default_retention(shop: Workshop) -> None:
+    """S1.5: ten checkpoints, seven days, and the last successful run always stays."""
+    retention = shop.open(with_checkpoint("{}"))._settings.retention
+    assert retention is not None
+    assert (retention.max_checkpoints, retention.max_age) == (10, dt.timedelta(days=7))
+    assert retention.keep_successful and retention.per == "run" and retention.pause_ttl is None
+
+    assert shop.open(with_checkpoint("{retention: null}"))._settings.retention is None
+    over_all = shop.open(with_checkpoint("{retention: {per: workflow}}"))._settings.retention
+    assert over_all is not None and (over_all.per, over_all.max_checkpoints) == ("workflow", 10)
+
+
+def test_a_run_of_a_file_keeps_its_ten_newest_checkpoints(shop: Workshop) -> None:
+    """S1.5"""
+    steps = "\n".join(f"  - {{name: s{number}, set: {{n: {number}}}}}" for number in range(14))
+    app = shop.open(f"steps:\n{steps}")
+    assert app.invoke({"inputs": {}}, run_id="r").status == "completed" and janitor.wait()
+
+    assert len(app.checkpoints("r")) == 10 and app.get_state("r")["s0"]["status"] == "completed"
+
+
+def test_what_came_with_a_run_deletes_only_what_it_says(shop: Workshop) -> None:
+    config = shop.load(with_checkpoint("{}")).config()
+    assert workflow_of_run(config, prefer="saved").retention() is None
+    said = shop.load(with_checkpoint("{retention: {max_age_days: 1}}")).config()
+    found = workflow_of_run(said, prefer="saved").retention()
+    assert found is not None and found.max_age == dt.timedelta(days=1)
 
 
 def test_policies_of_the_file_reach_the_engine(shop: Workshop) -> None:

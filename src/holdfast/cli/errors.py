@@ -35,6 +35,7 @@ REMEDIES = {
     "choose_run_id": ("", "choose another --run-id"),
     "confirm": ("resume {run}", "`{command}` shows what it would run with, and --trust confirms it"),
     "delete": ("delete {run}", "remove it with: {command}"),
+    "extend": ("runs extend {run}", "give it more time with: {command}"),
     "export": ("capsule export RUN -o FILE", "`{command}` writes one"),
     "fork": ("fork {run} --run", "begin a run there with: {command}"),
     "list_checkpoints": ("checkpoints list", "`{command}` shows what is there"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.engine.blocking import AsyncEventStream, Blocking, EventStream, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
@@ -23,7 +23,7 @@ from holdfast.values import RunStatus
 if TYPE_CHECKING:
     from holdfast.engine import checkpoint_files, continuation, resume, resume_plan, submission
     from holdfast.engine.commands import control
-    from holdfast.engine.commands.control import Receipt, Step, Update
+    from holdfast.engine.commands.control import Duration, Receipt, Step, Update
     from holdfast.engine.commands.inbox import RunCommand
     from holdfast.engine.resume import ResumeKeywords
     from holdfast.engine.resume_plan import ResumePlan
@@ -321,6 +321,15 @@ class App(AppBase):
         """Return what became of an answer that was `waiting`, by its handle; also long after, and in any process."""
         return control.find_receipt(self._settings.journal, handle, self._settings.codec)
 
+    def extend(
+        self, run_id: str, duration: Duration = 86_400.0, *, pause: str = "", by: str = "", reason: str = ""
+    ) -> str:
+        """Let the open questions of a run, or the one with that name or id, take an answer for so long from now.
+
+        This works for expired questions, too. `duration` is a `timedelta` or seconds. Return as `edit` does.
+        """
+        return self._send(run_id, control.extend(duration, pause), by, reason, 0.0)
+
     def edit(
         self, run_id: str, update: Update, *, by: str = "", reason: str = "", timeout: float = 0.0
     ) -> str:
@@ -433,7 +442,8 @@ class App(AppBase):
 
     def pauses(self, run_id: str) -> tuple[Pause, ...]:
         """Return what a run waits for."""
-        return control.waiting(self._settings.journal, run_id, codec=self._settings.codec)
+        own = self._settings
+        return control.waiting(own.journal, run_id, codec=own.codec, retention=own.retention)
 
     def delete(self, run_id: str) -> bool:
         """Remove a run and all its checkpoints; `False` if there is none. A run that is executing is refused."""
@@ -668,20 +678,10 @@ class App(AppBase):
         """
         return checkpoint_files.load(Path(file_path))
 
-    @overload
-    def resume_from_checkpoint(
-        self, file_path: Path, config: Mapping[str, Any] | None = None, *, update: Input = None
-    ) -> EventStream: ...
-
-    @overload
-    def resume_from_checkpoint(
-        self, file_path: str, config: Mapping[str, Any] | None = None, *, update: Input = None
-    ) -> Any: ...
-
     def resume_from_checkpoint(
         self, file_path: str | Path, config: Mapping[str, Any] | None = None, *, update: Input = None
-    ) -> Outcome | EventStream:
-        """Continue from a checkpoint: an id runs at once and returns the outcome, a file yields events.
+    ) -> Any:
+        """Continue from a checkpoint: an id runs at once and returns the `Outcome`, a file yields events.
 
         For an id see `resume`. A checkpoint file, named by its path, starts a new run with the node saved in it; the
         run starts when the first event is taken. `config` is laid over the saved one, and

@@ -171,7 +171,8 @@ class Context:
         effects that must not be repeated. `schema` (a JSON Schema or a type) and `choices` say which
         answers fit; `timeout` (seconds) how long one is taken. When nobody answered in time, the node runs
         again as soon as somebody takes the run up (a worker does so by itself), and this call returns
-        `default`, or, without one, raises `AnswerTimeout`.
+        `default`, or, without one, raises `AnswerTimeout`. A question without a `timeout` may expire all the same, by
+        the `pause_ttl` of a `Retention`: a resume then goes on with the `default`, or asks again.
         """
         known, found = self._answer_to(prompt, name, schema, choices, timeout, default)
         if known:
@@ -217,11 +218,11 @@ class Context:
                 f"a question cannot be named {name!r}; that is how interrupted steps are answered"
             )
         raw = self._step.answers.get(name)
-        if raw == EXPIRED:
-            if default is NOTHING:
-                raise AnswerTimeout(f"nobody answered {name!r} in time; a resume asks it again")
+        if raw == EXPIRED and default is not NOTHING:
             return True, default
-        if raw is not None:
+        if raw == EXPIRED and timeout is not None:
+            raise AnswerTimeout(f"nobody answered {name!r} in time; a resume asks it again")
+        if raw is not None and raw != EXPIRED:
             return True, self._host.codec.decode(raw)
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
         described = None

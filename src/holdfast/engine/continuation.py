@@ -199,7 +199,10 @@ def _unchanged(runner: Runner, loaded: Loaded) -> Outcome:
     run, state = loaded.run, state_of(loaded, runner.settings)
     cost = sum(spending.cost for spending in run.spending.values())
     stats = Stats(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds, cost=cost)
-    pauses, ident = public_pauses(run, runner.settings.codec), origin_of(state).checkpoint_id
+    pauses, ident = (
+        public_pauses(run, runner.settings.codec, runner.settings.retention),
+        origin_of(state).checkpoint_id,
+    )
     return Outcome(RunStatus(run.status), state, loaded.info.run, ident, pauses, stats)
 
 

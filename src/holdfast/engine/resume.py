@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from holdfast import clock
 from holdfast.engine.decide import elapsed
-from holdfast.engine.settings import ON_CHANGE, Retention, Settings, one_of
+from holdfast.engine.settings import ON_CHANGE, Retention, Settings, expires_at, one_of
 from holdfast.errors import (
     AnswerRejected,
     CheckpointNotFound,
@@ -29,6 +29,7 @@ from holdfast.journal.run_state import (
     ABOUT_DOUBTS,
     DONE,
     EVERY_KEY,
+    EXPIRED,
     IN_DOUBT,
     NO_ANSWER,
     READY,
@@ -176,6 +177,9 @@ def answered_now(
         known.update(doubts)
     has_passed = partial(settings.journal.deadlines.has_passed, info.run)
     over = elapsed(run, has_passed, sleeps=sleeps)
+    waiting = [pause for pause in run.pauses.values() if pause.expires_at is None]
+    stale = ((pause.id, expires_at(pause, settings.retention)) for pause in waiting)
+    over += [records.Answered(pause, EXPIRED, "time") for pause, at in stale if at and has_passed(at)]
     return answered + [record for record in over if record.pause not in known]
 
 
@@ -204,17 +208,13 @@ def _find(run: str, waiting: list[Pause], name: str) -> Pause:
 
 
 def _take(run: str, pause: Pause, value: Any, codec: Codec, retention: Retention | None) -> records.Answered:
-    expires = pause.expires_at
-    if expires is None and retention is not None and retention.pause_ttl is not None:
-        expires = pause.since + retention.pause_ttl.total_seconds()
+    expires = expires_at(pause, retention)
     if expires is not None and clock.time() > expires:
         when = utc_time(expires).isoformat(timespec="seconds")
-        way_out = "raise pause_ttl in its retention, or start a new run"
-        if pause.expires_at is not None:
-            way_out = "a resume goes on without it: with the question's default, or asking it again"
+        way_out = "a resume goes on without it: with the question's default, or asking it again"
         raise AnswerRejected(
             f"the answer to {pause.name!r} of run {run!r} comes too late: it was due by {when}; {way_out}",
-            remedies=Remedy("resume", run) if pause.expires_at is not None else (),
+            remedies=(Remedy("resume", run), Remedy("extend", run)),
         )
     if pause.schema:
         reason = answers.misfit(value, codec.decode(pause.schema))

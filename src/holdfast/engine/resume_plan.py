@@ -326,12 +326,16 @@ def what_moved(journal: Journal, codec: Codec, run: str, given: str, now: str) -
 
 def _by(journal: Journal, codec: Codec, run: str, after: int) -> str:
     """Who advanced a run, if its journal tells."""
-    owner = ""
-    _, history = journal.history(journal.info(run), codec)
-    for entry, found in history:
-        for record in found:
-            if isinstance(record, (RunStarted, Resumed)) and (entry.seq > after or not owner):
-                owner = record.owner or owner
+
+    def find() -> str:
+        owner = ""
+        for entry, found in journal.history(journal.info(run), codec)[1]:
+            for record in found:
+                if isinstance(record, (RunStarted, Resumed)) and (entry.seq > after or not owner):
+                    owner = record.owner or owner
+        return owner
+
+    owner = journal.read_whole(run, find)
     return f" (executed by {describe(owner)})" if owner else ""
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import logging
 import os
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from holdfast import clock
 from holdfast.engine.owner import has_owner
 from holdfast.engine.settings import Retention, Settings
-from holdfast.errors import CodecError, CorruptJournal, HoldfastError, ResourceExhausted
+from holdfast.errors import CodecError, CorruptJournal, HoldfastError, ResourceExhausted, StoreError
 from holdfast.journal.copying import delete_run, held_back, needed_by, prune_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
@@ -24,6 +26,15 @@ from holdfast.values import RunStatus
 logger = logging.getLogger("holdfast")
 
 _HOUR = 3600.0
+
+AT_EXIT = 1.0
+"""How many seconds a process that ends waits for pruning."""
+
+CATCH_UP = 10.0
+"""How many seconds a run that is far ahead of pruning waits for it."""
+
+_MOST_AT_ONCE = 1000
+"""How many checkpoints of a run are looked at while it is being executed."""
 
 
 def kept_checkpoints(journal: Journal, info: RunInfo) -> set[int]:
@@ -80,6 +91,15 @@ def prune_workflow(journal: Journal, workflow: str, retention: Retention) -> int
             delete_run(journal, info.run)
             dropped += len(found)
     return dropped
+
+
+def prune_checkpoints(journal: Journal, run_id: str, keep: int) -> None:
+    """Drop all but the newest checkpoints of one run, executing or not; kept ones and what is needed stay."""
+    for info in journal.store.runs(run=run_id):
+        found = journal.store.checkpoints(run_id, None, keep + _MOST_AT_ONCE)
+        if not 0 < keep < len(found):
+            return
+        prune_run(journal, info, min([found[keep - 1].seq, *_kept(journal, info)]))
 
 
 def _prune_run(journal: Journal, info: RunInfo, checkpoints: list[StoredCheckpoint], horizon: int) -> int:
@@ -207,29 +227,52 @@ def periodic_cleanup(
     return Cleaner(lambda: expire_runs(opened, max_age, keep_successful=keep_successful), interval_minutes)
 
 
+class Work(NamedTuple):
+    """A run that was executed, or still `is_executing`, with the settings of its app."""
+
+    settings: Settings
+    workflow: str
+    run_id: str
+    is_executing: bool
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """What is pruned once, however often it is asked for."""
+        return id(self.settings.journal.store), self.run_id
+
+
 class Janitor:
-    """A background thread that applies the retention of finished executions; its failures are only logged."""
+    """A background thread that applies the retention of executions; its failures are only logged.
+
+    A process that ends waits for it, for a second at most.
+    """
 
     def __init__(self) -> None:
         self.reset()
+        atexit.register(self.wait, AT_EXIT)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
         """Forget everything: a forked child leaves pruning the parent's runs to the parent."""
         self._lock = threading.Lock()
-        self._todo: dict[tuple[int, str], tuple[Settings, str]] = {}
+        self._todo: dict[tuple[int, str], Work] = {}
+        self._current: tuple[int, str] | None = None
         self._aged: dict[str, float] = {}
         self._busy = False
-        self._idle = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
 
-    def ran(self, settings: Settings, workflow: str) -> None:
-        """Have the retention applied to a workflow with new checkpoints. Return at once."""
-        retention = settings.retention
-        if retention is None or settings.policy.preserve == "all":
-            return
-        if locked(self._lock, self._take_on, settings, workflow):
+    def ran(self, settings: Settings, workflow: str, run_id: str, *, is_executing: bool = False) -> bool:
+        """Have the retention applied after an execution, or, while it lasts, to its run. Return at once.
+
+        The result is whether an earlier request for this run is still to be done.
+        """
+        if settings.retention is None or settings.policy.preserve == "all":
+            return False
+        work = Work(settings, workflow, run_id, is_executing)
+        is_idle, is_behind = locked(self._lock, self._take_on, work)
+        if is_idle:
             thread = threading.Thread(target=self._work, name="holdfast-janitor", daemon=True)
             try:
                 start(thread, "pruning")
@@ -238,44 +281,60 @@ class Janitor:
                 logger.warning("nothing is pruned for now: %s", error)
             else:
                 self._thread = thread
+        return is_behind
 
-    def _take_on(self, settings: Settings, workflow: str) -> bool:
-        """Note what is to be done; return whether a thread has to be started for it."""
-        self._todo[(id(settings.journal.store), workflow)] = (settings, workflow)
+    def _take_on(self, work: Work) -> tuple[bool, bool]:
+        """Note what is to be done; return whether a thread has to be started for it, and whether it is behind."""
+        is_behind = work.place in self._todo or work.place == self._current
+        self._todo[work.place] = work
         is_idle = not self._busy or (self._thread is not None and not self._thread.is_alive())
         self._busy = True
-        return is_idle
+        return is_idle, is_behind and not is_idle
 
     def wait(self, timeout: float = 60.0) -> bool:
         """Wait until there is nothing left to do."""
-        return locked(self._lock, self._idle.wait_for, lambda: not self._busy, timeout)
+        return locked(self._lock, self._changed.wait_for, lambda: not self._busy, timeout)
+
+    def wait_for(self, settings: Settings, run_id: str) -> None:
+        """Wait until what was asked for a run is done; see `CATCH_UP`."""
+        place = id(settings.journal.store), run_id
+
+        def is_done() -> bool:
+            return not self._busy or (place not in self._todo and place != self._current)
+
+        locked(self._lock, self._changed.wait_for, is_done, CATCH_UP)
 
     def _work(self) -> None:
-        while True:
-            todo = locked(self._lock, self._next)
-            if todo is None:
-                return
-            settings, workflow = todo
+        while (work := locked(self._lock, self._next)) is not None:
             try:
-                self._clean(settings, workflow)
+                self._clean(work)
             except HoldfastError as error:
-                logger.warning("pruning %r failed: %s", workflow, error)
+                is_closed = isinstance(error, StoreError) and error.is_closed  # Its owner is done with it.
+                level = logging.DEBUG if is_closed else logging.WARNING
+                logger.log(level, "pruning %r failed: %s", work.workflow, error)
             except Exception:
-                logger.exception("pruning %r failed", workflow)
+                logger.exception("pruning %r failed", work.workflow)
 
-    def _next(self) -> tuple[Settings, str] | None:
+    def _next(self) -> Work | None:
+        self._current, found = None, None
         if self._todo:
-            return self._todo.popitem()[1]
-        self._busy = False
-        self._idle.notify_all()
-        return None
+            self._current, found = self._todo.popitem()
+        else:
+            self._busy = False
+        self._changed.notify_all()
+        return found
 
-    def _clean(self, settings: Settings, workflow: str) -> None:
+    def _clean(self, work: Work) -> None:
+        settings, workflow = work.settings, work.workflow
         retention = settings.retention
         assert retention is not None
-        prune_workflow(settings.journal, workflow, retention)
+        if work.is_executing or retention.per == "run":
+            prune_checkpoints(settings.journal, work.run_id, retention.max_checkpoints or 0)
+        else:
+            prune_workflow(settings.journal, workflow, retention)
         place = f"{settings.journal.store.url}:{workflow}"
-        if retention.max_age is not None and clock.monotonic() - self._aged.get(place, -_HOUR) >= _HOUR:
+        is_due = clock.monotonic() - self._aged.get(place, -_HOUR) >= _HOUR
+        if retention.max_age is not None and is_due and not work.is_executing:
             self._aged[place] = clock.monotonic()
             expire_runs(
                 settings.journal.store,

@@ -252,7 +252,7 @@ class Runner:
             if unfollow is not None:
                 unfollow()
             if settings.retention is not None:
-                engine.janitor.ran(settings, writer.info.workflow)
+                engine.janitor.ran(settings, writer.info.workflow, run)
         await self._process_inbox(execution, status)
         self._delete_unwanted(execution, status)
         if execution.ending.failure is not None and caller.raises:
@@ -324,7 +324,7 @@ class Runner:
             saving.state(),
             execution.run_id,
             saving.checkpoint_id,
-            public_pauses(run, self._codec),
+            public_pauses(run, self._codec, self.settings.retention),
             stats,
             tuple(warnings),
             tuple(reused.steps) if reused is not None else (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,6 +34,12 @@ logger = logging.getLogger("holdfast")
 
 LARGE_CHECKPOINT = 500 * 1024
 
+PRUNE_EVERY = 20
+"""After how many new checkpoints old ones are dropped, where a retention limits their number."""
+
+FAR_BEHIND = 1
+"""How many times in a row pruning may still be busy with an earlier request before the run waits for it."""
+
 
 class Saving:
     """One run's records on their way to the store, and its events on their way to the observers.
@@ -52,6 +59,11 @@ class Saving:
         self._wave_is_due = False
         self._events: list[tuple[str, str, Mapping[str, Any]]] = []
         self._mark_place = 0
+        keep = None if settings.retention is None else settings.retention.max_checkpoints
+        self._prune_every = math.inf if keep is None else max(PRUNE_EVERY, keep // 10)
+        self._prune_at = self.run.saved_seq + self._prune_every
+        self._behind = 0
+        """How many times in a row pruning was asked for before it had done what was asked earlier."""
 
     def save_here(self) -> None:
         """Save what is due, in this thread, then tell what was waiting for it."""
@@ -75,6 +87,8 @@ class Saving:
                 await asyncio.sleep(pause)
         else:
             self._saved()
+            if self._behind >= FAR_BEHIND:
+                await in_background(self._catch_up)
 
     def flush(self) -> None:
         """Save everything now, whatever is due."""
@@ -86,6 +100,8 @@ class Saving:
         else:
             if self.marked or self._errors_in_a_row:
                 self._saved()
+                if self._behind >= FAR_BEHIND:
+                    self._catch_up()
 
     def _more_tries(self, error: StoreError) -> Iterator[float]:
         """Try to save again after each of the seconds to wait: a run that goes on saves later, one that ends cannot.
@@ -134,11 +150,25 @@ class Saving:
         if not self.marked:
             return
         self.marked = False
+        if self.run.saved_seq >= self._prune_at:
+            self._prune()
         if (size := self.writer.last_size) > LARGE_CHECKPOINT:
             text = "run %s: a checkpoint of %d KB was saved; large values slow every resume"
             logger.warning(text, self.run_id, size // 1024)
         if self.observer is not None:
             self._tell_checkpoint()
+
+    def _prune(self) -> None:
+        """Have old checkpoints of this run dropped beside its steps."""
+        self._prune_at = self.run.saved_seq + self._prune_every
+        workflow = self.writer.info.workflow
+        is_behind = engine.janitor.ran(self.settings, workflow, self.run_id, is_executing=True)
+        self._behind = self._behind + 1 if is_behind else 0
+
+    def _catch_up(self) -> None:
+        """Wait for pruning that is far behind, so that the number of checkpoints stays bounded."""
+        self._behind = 0
+        engine.janitor.wait_for(self.settings, self.run_id)
 
     def _tell_checkpoint(self) -> None:
         if self.observer is None or not self.hears("checkpoint.save"):

@@ -15,6 +15,7 @@ from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.events import Observer
 from holdfast.graph.graph import CircuitBreaker, Graph
 from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import Pause as StoredPause
 from holdfast.journal.run_state import RunState
 from holdfast.state.codec import Codec
 from holdfast.state.state import State
@@ -75,10 +76,12 @@ class Retention:
     """How long runs and their checkpoints are kept. `None` means without limit.
 
     - `max_age`: a run untouched for longer is deleted.
-    - `max_checkpoints`: how many checkpoints are kept, oldest dropped first, `per` "workflow" or "run".
+    - `max_checkpoints`: how many checkpoints are kept, oldest dropped first, `per` "workflow" or "run"; also while a
+      run is executed.
       The newest checkpoint of a run that can still be resumed is never dropped by count.
     - `keep_successful`: the last successful run of a workflow outlives both.
-    - `pause_ttl`: a pause unanswered for longer takes no answer any more.
+    - `pause_ttl`: a question unanswered for longer has expired: it takes no answer until `App.extend` gives it more
+      time, and a resume goes on with its default, or asks it again.
     """
 
     max_age: dt.timedelta | None = dt.timedelta(days=7)
@@ -271,7 +274,15 @@ class Outcome:
     """Why it failed, where that is not raised."""
 
 
-def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:
+def expires_at(pause: StoredPause, retention: Retention | None) -> float | None:
+    """Return when a pause expires: as the question itself says, or else as the retention says for questions."""
+    ttl = retention.pause_ttl if retention is not None else None
+    if pause.expires_at is not None or ttl is None or pause.kind != "ask":
+        return pause.expires_at
+    return pause.since + ttl.total_seconds()
+
+
+def public_pauses(run: RunState, codec: Codec, retention: Retention | None = None) -> tuple[Pause, ...]:
     """Return a run's pauses in the order of their steps."""
     order = {step.id: index for index, step in enumerate(run.active())}
     pauses = sorted(run.pauses.values(), key=lambda pause: order.get(pause.step, 0))
@@ -285,7 +296,7 @@ def public_pauses(run: RunState, codec: Codec) -> tuple[Pause, ...]:
             prompt=pause.prompt,
             schema=codec.decode(pause.schema) if pause.schema else None,
             since=utc_time(pause.since),
-            expires_at=None if pause.expires_at is None else utc_time(pause.expires_at),
+            expires_at=None if (at := expires_at(pause, retention)) is None else utc_time(at),
         )
         for pause in pauses
     )

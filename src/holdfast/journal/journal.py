@@ -8,9 +8,9 @@ import itertools
 import logging
 import struct
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast import clock
 from holdfast.errors import CodecError, CorruptJournal, Remedy, RunNotFound, suggestion
@@ -100,6 +100,9 @@ def link(previous: bytes, seq: int, at: float, mark: bytes | None, body: bytes) 
 def corrupt(run: str, seq: int, text: str) -> CorruptJournal:
     """Return the error about an entry of a run that is not what was written."""
     return CorruptJournal(f"run {run!r}: {text}", run=run, seq=seq)
+
+
+Result = TypeVar("Result")
 
 
 def break_at(previous: bytes, sealed: bool, entry: Entry) -> str:
@@ -281,6 +284,18 @@ class Journal:
                 horizon = self.store.snapshot(run, first.seq)
                 return first.seq if horizon is not None and horizon.seq == first.seq else 0
         return 0
+
+    def read_whole(self, run: str, read: Callable[[], Result]) -> Result:
+        """Return what a function returns that reads a run's `history`; again if it was pruned meanwhile."""
+        begins = -1
+        while True:
+            try:
+                return read()
+            except CorruptJournal:
+                later = self._begins_later(run, max(begins, 1), None)
+                if later <= begins:
+                    raise
+                begins = later
 
     def _became_whole(self, run: str) -> bool:
         """Return whether a fork, whose parent went while it was read, has a snapshot to begin with by now."""

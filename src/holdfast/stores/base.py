@@ -381,7 +381,7 @@ class BaseStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError(f"the store {self.url} is closed; open it again")
+            raise StoreError(f"the store {self.url} is closed; open it again", is_closed=True)
 
 
 LAST_SEQ = (1 << 32) - 1

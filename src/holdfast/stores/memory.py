@@ -170,7 +170,7 @@ class MemoryStore(BaseStore):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("this memory store is closed; open a new one")
+            raise StoreError("this memory store is closed; open a new one", is_closed=True)
 
     def _is_parent(self, found: JournalInMemory, forks: Collection[bytes] | None) -> bool:
         return has_other_forks((run.info for run in self._all()), found.info.key, forks)

@@ -238,7 +238,9 @@ class _Projector:
         place = info.key, upto
         if place not in self._known:
             self._known[place] = None
-            self._known[place] = _Reader(self, info, parents).read(upto)
+            self._known[place] = self.journal.read_whole(
+                info.run, lambda: _Reader(self, info, parents).read(upto)
+            )
         found = self._known[place]
         if found is None:
             raise CorruptJournal(f"run {info.run!r} continues itself", run=info.run)

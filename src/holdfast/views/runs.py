@@ -168,6 +168,10 @@ def run_view(
     journal: Journal, run_id: str, *, upto: int | None = None, is_alive: IsAlive | None = None
 ) -> RunView:
     """Return a run as it is now, or as it was at entry `upto`, in one pass over its journal."""
+    return journal.read_whole(run_id, lambda: _run_view(journal, run_id, upto, is_alive))
+
+
+def _run_view(journal: Journal, run_id: str, upto: int | None, is_alive: IsAlive | None) -> RunView:
     info = journal.info(run_id)
     line = run_line(journal, info, is_alive)
     codec = ViewCodec()

@@ -119,10 +119,16 @@ class Input(Part):
 class Retention(Part):
     """How long runs and their checkpoints are kept."""
 
-    max_checkpoints: int | None = _optional(None, "Per workflow, oldest dropped first.", ge=1)
+    max_checkpoints: int | None = _optional(10, "How many are kept, oldest dropped first.", ge=1)
+    per: Literal["run", "workflow"] = _optional(
+        "run", "Whether `max_checkpoints` counts in each run, or over all runs of the workflow."
+    )
     max_age_days: float | None = _optional(7, "Older ones are dropped.", gt=0)
     keep_successful: bool = _optional(True, "The last successful run outlives both limits.")
-    pause_ttl: Duration | None = _optional(None, "How long an unanswered question takes an answer.")
+    pause_ttl: Duration | None = _optional(
+        None,
+        "How long a question takes an answer; then it has expired.",
+    )
 
 
 class Checkpoint(Part):
@@ -157,7 +163,9 @@ class Checkpoint(Part):
         "last",
         "What a completed run leaves: all of it, which only `last` leaves to retention, or `none` of it.",
     )
-    retention: Retention | None = _optional(None, "How long runs are kept; by default for ever.")
+    retention: Retention | None = _optional(
+        Retention(), "How long runs and checkpoints are kept; `null` keeps them for ever."
+    )
 
 
 class Limits(Part):

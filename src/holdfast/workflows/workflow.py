@@ -85,6 +85,11 @@ class WorkflowFiles:
         self._folder = root.resolve().parent
         self._read: dict[str, Source] = {}
 
+    @property
+    def are_saved(self) -> bool:
+        """Whether all files are those that a run has saved."""
+        return self._prefer == "saved"
+
     def root(self, text: str | None = None) -> Source:
         """Return the workflow's own file, or `text` in its place."""
         if text is None and "source" in self._saved and self._takes_saved(self._root):
@@ -451,7 +456,7 @@ class Workflow:
                 interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
                 interrupt_after=self._nodes(compiled.last, [*compiled.after, *interrupt_after], "after"),
                 policy=self._policy(durability),
-                retention=self._retention(),
+                retention=self.retention(),
                 max_parallel=workflow.limits.max_parallel,
                 on_change=workflow.on_change,
                 time_limit=workflow.limits.timeout if timeout is None else timeout,
@@ -504,13 +509,19 @@ class Workflow:
             durability=durability or (checkpoint.durability if checkpoint.enabled else "exit"),
         )
 
-    def _retention(self) -> Retention | None:
-        retention = self.definition.workflow.checkpoint.retention
-        if retention is None:
+    def retention(self) -> Retention | None:
+        """Return how long the file says that runs, checkpoints and questions are kept.
+
+        A definition that is taken from a run deletes only what it says; without a word it keeps everything.
+        """
+        checkpoint = self.definition.workflow.checkpoint
+        retention = checkpoint.retention
+        if retention is None or (self._files.are_saved and "retention" not in checkpoint.model_fields_set):
             return None
         return Retention(
             max_age=None if retention.max_age_days is None else dt.timedelta(days=retention.max_age_days),
             max_checkpoints=retention.max_checkpoints,
+            per=retention.per,
             keep_successful=retention.keep_successful,
             pause_ttl=None if retention.pause_ttl is None else dt.timedelta(seconds=retention.pause_ttl),
         )

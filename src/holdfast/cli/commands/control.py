@@ -1,4 +1,4 @@
-"""`holdfast answer`, `pause`, `cancel`, `delete`, `runs edit` and `steps`: what another terminal may ask of a run."""
+"""`holdfast answer`, `pause`, `cancel`, `delete`, `runs edit`, `extend` and `steps`: what is asked of a run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from holdfast.cli.options import (
     ExecutionOptions,
     Options,
     flag,
+    read_duration,
     value,
 )
 from holdfast.cli.questions import (
@@ -96,15 +97,16 @@ def answer(session: Session, options: Options) -> int:
     owned = has_owner(session.store, info)
     pauses = control.waiting(session.journal, info.run)
 
-    def later() -> set[str]:
-        """Return the names of all questions of the run's workflow file; none if it cannot be read."""
-        try:
-            return question_names(stored_workflow(info, config_of(session.journal, info)).definition)
-        except HoldfastError:
-            return set()
-
-    answers = read_answers(values, pauses, later)
-    receipt = control.answer(session.journal, info.run, answers=answers, by=options.by or me())
+    workflow: Workflow | None = None
+    with contextlib.suppress(HoldfastError):
+        workflow = stored_workflow(info, config_of(session.journal, info))
+    answers = read_answers(
+        values, pauses, lambda: set() if workflow is None else question_names(workflow.definition)
+    )
+    retention = None if workflow is None else workflow.retention()
+    receipt = control.answer(
+        session.journal, info.run, answers=answers, by=options.by or me(), retention=retention
+    )
     if receipt.status != "applied":
         return _print_receipt(session, receipt)
     if options.go_on and not owned:
@@ -228,6 +230,29 @@ def edit(session: Session, options: Options) -> None:
     update = steering.changes(options.pairs)
     listed = _listed(update)
     steering.send(control.edit(update, steering.codec), f"{listed} changed", f"change {listed}")
+
+
+@command(
+    RUN,
+    value("--for duration", "DURATION", "How long from now: 30m, 24h, 7d.", default="24h", show_default=True),
+    value("--question", "NAME", "Only this question, by its name or id; by default all that are open."),
+    WHO,
+)
+def extend(session: Session, options: Options) -> None:
+    """Give the open questions of a run more time, also if they have expired.
+
+    A question expires by its own `timeout`, or by the `pause_ttl` of its workflow's retention. An expired one takes no
+    answer; `resume` continues with its default, or asks it again.
+
+    \b
+    Example:
+      holdfast runs extend report
+      holdfast runs extend 3f2a --for 7d --question publish
+    """
+    steering = Steering(session, options)
+    command = control.extend(read_duration("--for", options.duration), options.question or "")
+    what = f"question {options.question!r}" if options.question else "the open questions"
+    steering.send(command, f"{what} extended by {options.duration}", f"extend {what}")
 
 
 @click.group()

@@ -130,6 +130,7 @@ def runs(session: Session, options: Options) -> None:
 
 runs.elsewhere = {
     "edit": "control",
+    "extend": "control",
     "compare": "history",
     "rollback": "fork",
     "promote": "fork",

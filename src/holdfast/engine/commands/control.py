@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from holdfast.engine.commands.inbox import (
     ANSWER,
     CANCEL,
     EDIT,
+    EXTEND,
     INJECT,
     MODIFY,
     REPLAN,
@@ -33,7 +35,7 @@ from holdfast.engine.owner import active_runs, has_owner, is_alive
 from holdfast.engine.resume import load_latest, refuse_finished, take_answers
 from holdfast.engine.settings import Pause, Retention, public_pauses
 from holdfast.engine.time_travel.checkpoints import Place, checkpoint_at, find_place, find_position
-from holdfast.errors import CheckpointNotFound, CommandRefused, HoldfastError, RunConflict
+from holdfast.errors import CheckpointNotFound, CommandRefused, HoldfastError, RunConflict, StateInvalid
 from holdfast.graph.graph import Graph, Send
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Commanded, Record, RunAnnotated, RunEnded
@@ -53,6 +55,9 @@ ASKED = "asked"
 
 TRIES = 5
 _GLANCE = 0.05
+_LONGEST = 100 * 366 * 86_400.0
+"""The most seconds that a question can be given."""
+
 _PASSING = 1.0
 """Seconds that an execution of this process may take to its first save, or from its last."""
 
@@ -61,6 +66,9 @@ _PASSING = 1.0
 Path = str | tuple[str, ...]
 Update = Mapping[Path, Any] | Mapping[str, Any] | Mapping[tuple[str, ...], Any]
 """New values by key; a tuple of keys is a place inside: `("inputs", "topic")`."""
+
+Duration = float | dt.timedelta
+"""Seconds, or a `timedelta`."""
 
 Step = str | Send | Mapping[str, Any]
 """A step to run: a node's name, a `Send`, or a mapping with `node` and perhaps `item` and `key`."""
@@ -74,6 +82,14 @@ def edit(update: Update, codec: Codec | None = None) -> RunCommand:
 def skip(step: str) -> RunCommand:
     """Return a command that skips a step that is not running, or all steps of a node."""
     return RunCommand(SKIP, step=_step_name(SKIP, step))
+
+
+def extend(duration: Duration, pause: str = "") -> RunCommand:
+    """Return a command that lets a question, or all that are open, take an answer for so long from now."""
+    seconds = duration.total_seconds() if isinstance(duration, dt.timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < _LONGEST:
+        raise StateInvalid(f"a question can be given from 0 seconds to 100 years, not {duration!r:.80}")
+    return RunCommand(EXTEND, pause=pause, value=Codec().encode(clock.time() + seconds))
 
 
 def modify(step: str, update: Update, codec: Codec | None = None) -> RunCommand:
@@ -454,10 +470,12 @@ class Receipt(View):
         return f"{self.run_id}#{self.number}" if self.number else ""
 
 
-def waiting(journal: Journal, run_id: str, *, codec: Codec | None = None) -> tuple[Pause, ...]:
+def waiting(
+    journal: Journal, run_id: str, *, codec: Codec | None = None, retention: Retention | None = None
+) -> tuple[Pause, ...]:
     """Return what a run waits for."""
     codec = codec or Codec()
-    return public_pauses(journal.load(journal.info(run_id), codec).run, codec)
+    return public_pauses(journal.load(journal.info(run_id), codec).run, codec, retention)
 
 
 def answer(

@@ -12,6 +12,7 @@ from holdfast.engine.commands.inbox import (
     ANNOTATE,
     ANSWER,
     EDIT,
+    EXTEND,
     INJECT,
     MODIFY,
     REPLAN,
@@ -41,6 +42,7 @@ from holdfast.journal.records import (
     Answered,
     GraphChanged,
     Ops,
+    Paused,
     Record,
     RunAnnotated,
     StateEdited,
@@ -121,6 +123,33 @@ def _answer(subject: Subject, command: RunCommand) -> list[Record]:
                 f"nothing waits for {pause!r} any more: it was answered before, or its time was over"
             )
     return [Answered(pause, value, command.by) for pause, value in given]
+
+
+def _extend(subject: Subject, command: RunCommand) -> list[Record]:
+    """Record the open questions, or the one that is named, once more, with another time at which they expire."""
+    asked = [pause for pause in subject.run.pauses.values() if pause.kind == "ask"]
+    found = [pause for pause in asked if command.pause in ("", pause.id, pause.name)]
+    until = subject.codec.decode(command.value) if command.value else None
+    if not isinstance(until, float):
+        raise Refused("it does not say until when")
+    if not found:
+        known = ", ".join(sorted(repr(pause.name) for pause in asked)) or "none"
+        which = f"no open question {command.pause!r}" if command.pause else "no open question"
+        raise Refused(f"there is {which} (open are: {known})")
+    return [
+        Paused(
+            pause.id,
+            pause.kind,
+            pause.step,
+            pause.node,
+            pause.name,
+            pause.prompt,
+            pause.schema,
+            expires_at=until,
+            since=pause.since,
+        )
+        for pause in found
+    ]
 
 
 def _edit(subject: Subject, command: RunCommand) -> list[Record]:
@@ -530,6 +559,7 @@ def tags_after(info: RunInfo, record: RunAnnotated) -> RunInfo:
 _HANDLERS: dict[str, Callable[[Subject, RunCommand], list[Record]]] = {
     **dict.fromkeys(STOPS, lambda subject, command: []),  # The execution itself stops.
     ANSWER: _answer,
+    EXTEND: _extend,
     EDIT: _edit,
     SKIP: _skip,
     MODIFY: lambda subject, command: modified(

@@ -26,6 +26,7 @@ logger = logging.getLogger("holdfast")
 
 CANCEL, PAUSE, ANSWER = "cancel", "pause", "answer"
 EDIT, SKIP, MODIFY, INJECT, REPLAN = "edit", "skip", "modify", "inject", "replan"
+EXTEND = "extend"
 ANNOTATE = "annotate"
 """Tags, notes and kept checkpoints; the only command that a completed run still takes."""
 

@@ -322,7 +322,7 @@ class Server:
     def check_open(self) -> None:
         """Raise `StoreError` once the store is closed."""
         if self.closed.is_set():
-            raise StoreError(f"the store {self.address.url} is closed; open it again")
+            raise StoreError(f"the store {self.address.url} is closed; open it again", is_closed=True)
 
     def connect(self) -> Connection:
         """Open a connection, in one attempt: autocommit, with the store's schema as its search path."""
