@@ -14,7 +14,9 @@ import pytest
 from holdfast import Context, ExecutionError, Retry
 from holdfast.dags import ControlledExecutor, DAGExecutionResult, DAGInvalid, DecisionPoint, Tools
 from holdfast.dags.tools import RateLimit
-from holdfast.errors import HoldfastError, RunFinished
+from holdfast.errors import HoldfastError, NotPaused, RunFinished
+from holdfast.fleet import Worker
+from holdfast.stores.base import Store
 from tests.processes import unmeasured
 
 
@@ -399,7 +401,10 @@ def test_an_agent_that_takes_too_long_fails_the_run(shop: Workshop) -> None:
 def test_a_decision_below_the_confidence_is_put_to_a_person(shop: Workshop) -> None:
     """R0.7: confidence thresholds; a person approves what the agent proposed, or decides otherwise."""
 
+    asked = list[tuple[str, int]]()
+
     def agent(point: DecisionPoint) -> Any:
+        asked.append((point.run_id, point.layer))
         new = [task(f"new{point.layer}", "say", "a")]
         return {"action": "inject", "tasks": new, "confidence": 0.4} if point.layer == 1 else "continue"
 
@@ -413,6 +418,7 @@ def test_a_decision_below_the_confidence_is_put_to_a_person(shop: Workshop) -> N
     result = executor.resume("no")
     assert set(result.results) == {"a", "b"}
     assert [(each["kind"], each["by"]) for each in result.decisions] == [("human", "ana"), ("agent", "agent")]
+    assert len(asked) == len(set(asked)), "what an agent has decided it is not asked again"
 
 
 def test_an_agent_may_replan_only_so_often(shop: Workshop) -> None:
@@ -528,6 +534,30 @@ def test_a_task_below_the_confidence_needs_approval(shop: Workshop) -> None:
     assert "b: say(" in result.pauses[0].prompt and "a: say(" not in result.pauses[0].prompt
 
 
+def test_long_arguments_are_cut_in_the_question_and_complete_as_data(shop: Workshop) -> None:
+    executor = shop.executor(approval="always")
+    dag = {"tasks": [task("a", text="x" * 1000)]}
+
+    result = executor.execute(dag, run_id="r")
+
+    assert result.pauses[0].prompt.endswith("… (1012 characters in all))")
+    (call,) = executor.next_calls("r")
+    assert call == {"id": "a", "tool": "say", "arguments": {"text": "x" * 1000}, "critical": False}
+
+
+def test_an_agent_writes_its_costs_into_the_ledger(shop: Workshop) -> None:
+    """R0.11: an agent that names `ctx` spends as a node does, once for each decision."""
+
+    def agent(point: DecisionPoint, ctx: Context) -> str:
+        ctx.spend("model-1", input_tokens=10, cost=0.5)
+        return "continue"
+
+    executor = shop.executor(decide=agent, decisions="per_layer")
+    executor.execute({"tasks": [task("a"), task("b", "say", "a")]}, run_id="r")
+
+    assert executor.app.cost("r").total.cost == 1.0
+
+
 def test_a_rejected_layer_aborts_and_a_resume_does_not_bypass_it(shop: Workshop) -> None:
     """R0.7: reject means abort. Only another plan goes on."""
     executor = shop.executor()
@@ -553,6 +583,20 @@ def test_an_approval_holds_for_what_was_asked_and_for_nothing_else(shop: Worksho
     assert result.status == "paused" and "pay({'amount': 500})" in result.pauses[0].prompt
     assert shop.calls == []
     assert executor.resume("r", "approve").status == "completed" and shop.calls == [("pay", 500)]
+
+
+def test_an_approval_does_not_hold_for_other_values_of_its_references(shop: Workshop) -> None:
+    """R0.7: what an argument refers to is a part of what is approved."""
+    executor = shop.executor()
+    dag = {"tasks": [task("p", "pay", amount=ref("context.amount"))]}
+    executor.execute(dag, context={"amount": 5}, run_id="r")
+    executor.app.edit("r", {"context": {"amount": 500}}, by="mallory")
+
+    result = executor.resume("r", "approve")
+
+    assert (
+        result.status == "paused" and "pay({'amount': 500})" in result.pauses[0].prompt and shop.calls == []
+    )
 
 
 def test_a_step_that_was_changed_behind_an_approval_does_not_run(shop: Workshop) -> None:
@@ -644,7 +688,7 @@ def test_what_a_finished_run_is_asked_for_is_refused(shop: Workshop) -> None:
     executor = shop.executor()
     executor.execute({"tasks": [task("a")]}, run_id="r")
 
-    with pytest.raises(RunFinished, match="does not wait for a decision"):
+    with pytest.raises(NotPaused, match="does not wait for a decision"):
         executor.approve("r")
     with pytest.raises(RunFinished, match="has completed"):
         executor.inject("r", [task("b")])
@@ -709,3 +753,35 @@ def test_a_dag_is_submitted_to_workers(shop: Workshop) -> None:
 
     assert executor.app.runs()[0].status == "queued" and name == "later"
     assert executor.resume(name).successful_tasks == 1
+
+
+def test_every_store_keeps_a_dag_and_its_decisions(store: Store) -> None:
+    """R0.7, R0.8: approved by one executor and resumed by another, on memory, SQLite, files and PostgreSQL."""
+    shop = Workshop("")
+    dag = {"tasks": [task("a"), task("p", "pay", "a", amount=3)]}
+    first, second = (ControlledExecutor(shop.tools(), store) for _ in range(2))
+
+    paused = first.execute(dag, run_id="r")
+    second.approve("r", by="ana")
+    result = second.resume("r")
+
+    assert paused.status == "paused" and result.status == "completed" and shop.calls == ["a", ("pay", 3)]
+    assert [(each["kind"], each["by"]) for each in result.decisions] == [("approval", "ana")]
+
+
+def test_a_worker_executes_a_dag_and_leaves_it_at_its_questions(emptied_postgres_url: str) -> None:
+    """R0.8: submitted, executed by workers on PostgreSQL, approved from elsewhere, and completed."""
+    shop = Workshop(emptied_postgres_url)
+    executor = shop.executor(name="orders")
+    run_id = executor.submit({"tasks": [task("a"), task("p", "pay", "a", amount=3)]})
+
+    def work() -> None:
+        Worker(executor.app.store, [executor.app]).run(until_idle=True)
+
+    work()
+    assert executor.app.runs()[0].status == "paused" and shop.calls == ["a"]
+    executor.approve(run_id, by="ana")
+    executor.app.requeue(run_id)
+    work()
+
+    assert executor.app.runs()[0].status == "completed" and shop.calls == ["a", ("pay", 3)]

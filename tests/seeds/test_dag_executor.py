@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import signal
+import sqlite3
 import threading
 import uuid
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast import (
     CheckpointNotFound,
     CheckpointPolicy,
@@ -22,6 +26,7 @@ from holdfast import (
     StoreError,
     open_store,
 )
+from holdfast.checkpoints import write_tables
 from holdfast.dags import ControlledExecutor, DAGInvalid, Tools
 from holdfast.stores.base import Append, Conflict
 from holdfast.testing import CrashingStore, WrappedStore
@@ -151,6 +156,19 @@ def test_a_killed_run_is_resumed_by_its_id(url: str, tmp_path: Path, at: int) ->
     assert not {tables.get(name, name) for name in kept} & set(again), "what was finished does not run again"
 
 
+def test_a_run_is_resumed_by_its_id_alone_where_its_tools_are(url: str) -> None:
+    """S0.10: `holdfast.resume(id, store=…)`, with the executor that is in use in this process or registered."""
+    executor = make(url, decisions="per_layer")
+    run(executor)
+
+    outcome = holdfast.resume("wf-1", "continue", store=url)
+
+    assert outcome.status == "paused" and outcome.state["layer"] == 2
+    executor.abort("wf-1", "enough")
+    with pytest.raises(ExecutionError, match="the DAG was aborted: enough"):
+        holdfast.resume(outcome.checkpoint_id, store=url)
+
+
 def test_events_report_every_saved_checkpoint(url: str) -> None:
     """S0.12, S0.24: an event stream, with `{type: "checkpoint_saved", checkpoint_id, timestamp}`."""
     executor = make(url)
@@ -265,6 +283,33 @@ def test_checkpoints_of_a_thousand_tasks_stay_small(tmp_path: Path) -> None:
     assert result.successful_tasks == 1001 and result.layers == 2
     sizes = [point.size for point in executor.app.checkpoints("many")]
     assert max(sizes) < 500_000 and sizes[-1] < 100_000
+
+
+def test_the_table_of_the_document_answers_its_queries(tmp_path: Path) -> None:
+    """S0.1, S0.2, S0.11, S0.24: `workflow_checkpoints` with layers, state, DAG and config, newest first."""
+    store = open_store(f"sqlite:///{tmp_path}/runs.db")
+    executor = make(store, approval="never", max_replans=7)
+    run(executor)
+    write_tables(store)
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.tables.db")) as tables:
+        query = (
+            "SELECT id, layer_index, state, dag_structure, execution_config FROM workflow_checkpoints "
+            "WHERE workflow_id = ? ORDER BY timestamp DESC"
+        )
+        rows = tables.execute(query, ("orders",)).fetchall()
+        plan = str(tables.execute(f"EXPLAIN QUERY PLAN {query}", ("orders",)).fetchall())
+
+    ident, layer_index, state, dag, config = rows[0]
+    saved = json.loads(state)
+    assert {"messages", "tasks", "decisions", "context"} <= saved.keys() and saved["checkpoint_id"] == ident
+    assert saved["tasks"][-1]["task_id"] == "report" and layer_index == 3
+    assert [row[1] for row in rows] == [3, 3, 2, 2, 1, 1, 0]
+    assert [task["id"] for task in json.loads(dag)["tasks"]] == [task["id"] for task in DAG["tasks"]]
+    assert json.loads(config)["approval"] == "never" and json.loads(config)["max_replans"] == 7
+    assert "idx_checkpoints_workflow" in plan
+    done = executor.resume_from_checkpoint(next(row[0] for row in rows if row[1] == 2))
+    assert done.results["report"]["result"] == "Orders of users: 3"
 
 
 def test_the_names_of_the_document_are_answered_with_ours(url: str) -> None:

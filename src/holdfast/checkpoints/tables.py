@@ -500,6 +500,14 @@ def _ledger_rows(run: str, spent: RunLedger) -> list[Row]:
     ]
 
 
+def _layers(data: CheckpointData, state: Mapping[str, Any]) -> tuple[int, Any]:
+    """Return how many layers are completed and what they are layers of: the graph, or the DAG that the state holds."""
+    dag, begun, statuses = state.get("dag"), state.get("layer"), state.get("statuses")
+    if data.outline.get("version") != "dag" or not isinstance(begun, int) or not isinstance(statuses, dict):
+        return data.completed_waves, data.outline
+    return begun - ("running" in statuses.values()), dag
+
+
 def _point_rows(run: str, data: CheckpointData, waves: Mapping[int, list[str]]) -> tuple[Row, Row]:
     """Return a checkpoint as a row of each of its tables."""
     ident, workflow, done = data.checkpoint_id, _text(data.workflow_name), data.completed_waves
@@ -508,7 +516,8 @@ def _point_rows(run: str, data: CheckpointData, waves: Mapping[int, list[str]]) 
     executed = [waves.get(number, []) for number in range(1, done + 1)] + ([following] if following else [])
     pause = data.pause_metadata
     asked = None if pause is None else {"block_id": pause.block_id, "prompt": pause.prompt, "response": None}
-    layered = (ident, workflow, at, done, _dumped({**state, "checkpoint_id": ident}), _json(data.outline))
+    layers, structure = _layers(data, state)
+    layered = (ident, workflow, at, layers, _dumped({**state, "checkpoint_id": ident}), _json(structure))
     return (
         (*layered, _json(data.config), run, inputs, _json(executed), None if asked is None else _json(asked)),
         (

@@ -16,6 +16,7 @@ from holdfast.dags.planning import (
     DAGAborted,
     Decide,
     Planner,
+    call_arguments,
     checked_config,
     read_decision,
 )
@@ -30,7 +31,7 @@ from holdfast.dags.tools import (
 from holdfast.engine.app import App
 from holdfast.engine.resume import ResumeKeywords
 from holdfast.engine.settings import Outcome, Pause
-from holdfast.errors import ExecutionError, HoldfastError, RunFinished
+from holdfast.errors import ExecutionError, HoldfastError, NotPaused, RunFinished
 from holdfast.events import Event
 from holdfast.state.ops import thaw
 from holdfast.state.state import State
@@ -320,13 +321,26 @@ class ControlledExecutor:
             receipt = self.app.answer(run_id, answers={waiting[0].id: given}, by=by)
             return "applied" if receipt.status == "applied" else "asked"
         if checked["action"] == "continue":
-            raise RunFinished(f"run {run_id!r} does not wait for a decision or an approval")
+            raise NotPaused(f"run {run_id!r} does not wait for a decision or an approval")
         info = next(iter(self.app.store.runs(run=run_id)))
         if info.status == RunStatus.COMPLETED:
             raise RunFinished(f"run {run_id!r} has completed, so that nothing of it can be changed")
         Board.of(state, self.tools).apply(checked)
         done = self.app.edit(run_id, {"requests": [given]}, by=by, reason=reason)
         return "asked" if done == "asked" else "applied"
+
+    def next_calls(self, run_id: str) -> list[dict[str, Any]]:
+        """Return what the next layer of a run would call, complete: `id`, `tool`, `arguments`, `critical`."""
+        state = self.app.get_state(run_id)
+        return [
+            {
+                "id": task.id,
+                "tool": task.tool,
+                "arguments": call_arguments(task, state),
+                "critical": task.tool not in self.tools or self.tools[task.tool].critical,
+            }
+            for task in Board.of(state, self.tools).ready()
+        ]
 
     # Results.
 

@@ -58,6 +58,9 @@ PER_LAYER, ON_ERROR, MANUAL = "per_layer", "on_error", "manual"
 CONTINUE = "continue"
 ACTIONS = (CONTINUE, ABORT, "inject", "replan", "skip_layer", "modify")
 _SAME = {"approve": CONTINUE, "reject": ABORT}
+_SHOWN = 300
+STATE_VERSION = "dag"
+"""The version of the state, by which others know that it holds a DAG."""
 _TRIES = 3
 """How often an agent is asked when its decision cannot be used."""
 
@@ -111,8 +114,11 @@ class DecisionPoint:
         return [record for record in self.finished if record["status"] == ERROR]
 
 
-Decide = Callable[[DecisionPoint], Any]
-"""An agent in the loop: a function, sync or async, that returns a decision as text or as a mapping."""
+Decide = Callable[..., Any]
+"""An agent in the loop: a function, sync or async, of a `DecisionPoint` that returns a decision, as text or a mapping.
+
+One with a parameter `ctx` also gets the `Context` of the step, so that it can `spend` and `emit`.
+"""
 
 
 def _is_share(value: Any) -> bool:
@@ -344,7 +350,7 @@ class Planner:
 
     def graph(self, name: str) -> StateGraph:
         """Return the graph of all DAGs with these tools: a node for each tool, and those between layers."""
-        graph = StateGraph(DAGState, name=name, max_iterations=100_000)
+        graph = StateGraph(DAGState, name=name, max_iterations=100_000, version=STATE_VERSION)
         nodes = [tool.node for tool in self.tools.values()]
         functions: tuple[Callable[..., Any], ...] = (self.decide, self.approve, self.abort)
         for node, function in zip(CONTROL, functions, strict=True):
@@ -434,7 +440,7 @@ class Planner:
             point = _point(board, state, finished, ctx.run_id)
             limit = config["decision_timeout"]
             key = f"decision {board.layer} {board.hash}"
-            decision = await ctx.once(key, self._asked, point, board, limit)
+            decision = await ctx.once(key, self._asked, point, board, limit, ctx)
             reason = _why_not_alone(decision, state, config)
             if not reason:
                 board.apply(decision)
@@ -447,11 +453,13 @@ class Planner:
         name = f"decision {board.layer} {board.hash[:16]}"
         board.note("human", self._answer(board, ctx, name, prompt, config, decision))
 
-    async def _asked(self, point: DecisionPoint, board: Board, limit: float | None) -> dict[str, Any]:
+    async def _asked(
+        self, point: DecisionPoint, board: Board, limit: float | None, ctx: Context
+    ) -> dict[str, Any]:
         """Return a decision of the agent that can be applied; it is asked again with what was wrong."""
         assert self.agent is not None
         for tried in range(1, _TRIES + 1):
-            answer = await _called(self.agent, point, limit)
+            answer = await _called(self.agent, point, limit, ctx)
             try:
                 decision = {"by": "agent", **read_decision(answer)}
                 dataclasses.replace(board, statuses=dict(board.statuses), changed={}).apply(decision)
@@ -499,13 +507,10 @@ class Planner:
             return Command(goto=DECIDE)
         tasks, calls, lines = board.ready(), {}, []
         for task in tasks:
-            try:
-                arguments: Any = resolved(task, state)
-            except Unresolved as error:
-                arguments = problem_of(error)
             if needs_approval(self.tools.get(task.tool), task, config):
+                arguments = call_arguments(task, state)
                 calls[task.id] = call_hash([task.data(), arguments])
-                lines.append(f"{task.id}: {task.tool}({arguments!r:.300})")
+                lines.append(f"{task.id}: {task.tool}({_cut(repr(arguments))})")
         if not calls:
             return Command(goto=DECIDE)
         listed = lines[:50] + ([f"and {len(lines) - 50} more"] if len(lines) > 50 else [])
@@ -549,6 +554,19 @@ ANSWER_SCHEMA: dict[str, Any] = {
 }
 
 
+def call_arguments(task: Task, state: Mapping[str, Any]) -> Any:
+    """Return the arguments that a task would be called with, or why they are not known."""
+    try:
+        return resolved(task, state)
+    except Unresolved as error:
+        return problem_of(error)
+
+
+def _cut(text: str) -> str:
+    """Return a text, or its beginning and how long it is."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters in all)"
+
+
 def _approves(answer: Any) -> bool:
     return bool((answer.get("action") if isinstance(answer, Mapping) else answer) == "approve")
 
@@ -588,14 +606,15 @@ def _why_not_alone(decision: Mapping[str, Any], state: State, config: Mapping[st
     return ""
 
 
-async def _called(agent: Decide, point: DecisionPoint, limit: float | None) -> Any:
+async def _called(agent: Decide, point: DecisionPoint, limit: float | None, ctx: Context) -> Any:
     """Return what an agent says; a sync one is called in a thread."""
     call = getattr(agent, "__call__", None)  # noqa: B004
     is_async = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(call)
+    more = {"ctx": ctx} if "ctx" in inspect.signature(agent).parameters else {}
     window = asyncio.timeout(limit)
     try:
         async with window:
-            answer = agent(point) if is_async else await in_thread(lambda: agent(point))
+            answer = agent(point, **more) if is_async else await in_thread(lambda: agent(point, **more))
             return await answer if isinstance(answer, Awaitable) else answer
     except Escaped as escaped:
         raise escaped.error from None
