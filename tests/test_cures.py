@@ -74,6 +74,7 @@ ELSEWHERE = {
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
     ("cli/session.py", "resume"): "tests/integrity/test_fsck.py",
     ("cli/session.py", "look_elsewhere"): "tests/cli/test_store_option.py",
+    ("cli/commands/run.py", "holdfast runs"): "tests/cli/test_fleet_commands.py: after a queue is full",
     ("fleet/schedules.py", "list_schedules"): "tests/cli/test_fleet_commands.py",
     ("fleet/schedules.py", "replace_schedule"): "tests/cli/test_fleet_commands.py",
     ("errors.py", "plan"): "tests/engine/test_resume_plan.py",
