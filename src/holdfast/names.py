@@ -110,13 +110,19 @@ checkers; it is written by `docs/make_stubs.py`.
 
 
 class LazyModule:
-    """A module of Holdfast that is loaded when something of it is first used."""
+    """A module of Holdfast that is loaded when something of it is first used.
+
+    Where few runs need a module, its user writes `if TYPE_CHECKING: from holdfast.views import usage`, for type
+    checkers, and `else: usage = LazyModule("views.usage")`.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = f"holdfast.{name}"
 
     def __getattr__(self, attribute: str) -> object:
-        return getattr(import_module(self._name), attribute)
+        value: object = getattr(import_module(self._name), attribute)
+        setattr(self, attribute, value)  # Next time it is found without this.
+        return value
 
 
 def homes(package: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ OF_STORES = (
     Planted(
         "the folder of a new store is not synced",
         "acknowledged",
-        "stores/namespaces.py",
+        "stores/base.py",
         "            sync_folder(place.parent)\n",
         "            pass\n",
         (POWER, "--scene", "chain", *IN_SQLITE, "--model", "arbitrary", "--sector", "512"),

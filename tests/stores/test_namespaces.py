@@ -10,9 +10,8 @@ import pytest
 from holdfast import StoreError, open_store
 from holdfast.engine.owner import active_runs
 from holdfast.stores import get_store, register_store
-from holdfast.stores.base import Store, namespace_of
+from holdfast.stores.base import Store, in_namespace, namespace_of
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.namespaces import in_namespace
 from tests.graphs import chain, one
 from tests.stores.journals import create, seqs
 

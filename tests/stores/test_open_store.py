@@ -11,9 +11,8 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.stores import get_store, open_store, register_store
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, shown_url
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.namespaces import shown_url
 from tests.stores.journals import SOURCE, create, seqs
 
 

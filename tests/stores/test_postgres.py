@@ -23,8 +23,7 @@ from holdfast.journal.records import Commanded
 from holdfast.journal.writer import Writer as JournalWriter
 from holdfast.state.codec import Codec
 from holdfast.stores import open_store
-from holdfast.stores.base import Append, Conflict, Entry
-from holdfast.stores.namespaces import shown_url
+from holdfast.stores.base import Append, Conflict, Entry, shown_url
 from holdfast.stores.postgres import writing as appending
 from holdfast.stores.postgres.connection import read_address
 from holdfast.stores.postgres.store import PostgresStore

@@ -24,9 +24,8 @@ from holdfast.journal.sealing import CHAIN_BYTES, Seal, is_sealed
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.state.standard_types import MOST_MEMORY
-from holdfast.stores.base import Entry, RunInfo, Snapshot, Store, StoredCheckpoint
+from holdfast.stores.base import Entry, RunInfo, Snapshot, Store, StoredCheckpoint, sync_folder
 from holdfast.stores.files.disk import sync
-from holdfast.stores.namespaces import sync_folder
 from holdfast.values import RunStatus
 from holdfast.views.plain import CODEC, View, ViewCodec, iso, plain, read_or_unread, when
 

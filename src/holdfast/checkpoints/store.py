@@ -44,8 +44,7 @@ from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.state import State, origin_of
 from holdfast.stores import get_store, open_store, register_store
-from holdfast.stores.base import KeepsCheckpoints, RunInfo, Store
-from holdfast.stores.namespaces import is_server
+from holdfast.stores.base import KeepsCheckpoints, RunInfo, Store, is_server
 from holdfast.threads import in_background
 from holdfast.values import RunStatus
 

@@ -23,8 +23,17 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import node_of
 from holdfast.journal.sealing import is_sealed
 from holdfast.stores import SQLITE_SUFFIXES, open_store
-from holdfast.stores.base import DEFAULT_NAMESPACE, RunInfo, Store, StoredCheckpoint, namespace_of
-from holdfast.stores.namespaces import is_server, make_folders, shown_url, split_namespace
+from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
+    RunInfo,
+    Store,
+    StoredCheckpoint,
+    is_server,
+    make_folders,
+    namespace_of,
+    shown_url,
+    split_namespace,
+)
 from holdfast.views.plain import View, ViewCodec, plain, when
 from holdfast.views.run_view import RunView
 from holdfast.views.runs import run_view

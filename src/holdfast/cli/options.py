@@ -18,7 +18,7 @@ from holdfast.engine.settings import DURABILITY
 from holdfast.engine.submission import Place
 from holdfast.errors import HoldfastError
 from holdfast.events import DIALECTS
-from holdfast.stores.namespaces import VARIABLE as NAMESPACE_VARIABLE
+from holdfast.stores.base import NAMESPACE_VARIABLE
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App

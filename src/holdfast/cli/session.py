@@ -32,8 +32,8 @@ from holdfast.engine.resume import find_run
 from holdfast.engine.time_travel.checkpoints import Position, find_position, parted
 from holdfast.errors import CorruptJournal, Remedy, RunNotFound, StoreError, problem_of
 from holdfast.state.codec import Codec
+from holdfast.stores.base import is_server
 from holdfast.stores.inspection import repaired_as
-from holdfast.stores.namespaces import is_server
 from holdfast.views.runs import find_run_info, run_line
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.stores import SQLITE_SUFFIXES, open_store
-from holdfast.stores.inspection import schema_version
-from holdfast.stores.namespaces import (
-    VARIABLE,
+from holdfast.stores.base import (
+    NAMESPACE_VARIABLE,
     check_namespace,
     file_of,
     folder_of,
@@ -31,6 +30,7 @@ from holdfast.stores.namespaces import (
     split_namespace,
     wanted_namespace,
 )
+from holdfast.stores.inspection import schema_version
 
 if TYPE_CHECKING:
     from holdfast.stores.base import Store
@@ -43,14 +43,14 @@ def note_namespace(ctx: click.Context, param: click.Parameter, value: str | None
     """Remember `--namespace` for `store_in_namespace`."""
     if value is not None:
         try:
-            ctx.meta[VARIABLE] = check_namespace(value)
+            ctx.meta[NAMESPACE_VARIABLE] = check_namespace(value)
         except StoreError as error:
             raise click.BadParameter(str(error), ctx, param) from None
 
 
 def store_in_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return what `--store` and `--namespace` say together, for `chosen_url`."""
-    namespace = ctx.meta.get(VARIABLE)
+    namespace = ctx.meta.get(NAMESPACE_VARIABLE)
     if namespace is None:
         return value
     try:
@@ -71,7 +71,7 @@ def chosen_url(given: str | None, of_file: str | None = None, environ: Mapping[s
     """
     url, namespace = split_namespace(given) if given and given.startswith("?") else (given, None)
     url = url or _from_environment(environ) or of_file or DEFAULT_STORE
-    if namespace is None and environ.get(VARIABLE) and namespace_in(url) is None:
+    if namespace is None and environ.get(NAMESPACE_VARIABLE) and namespace_in(url) is None:
         namespace = wanted_namespace(environ)
     return _discreet(url if namespace is None else in_namespace(url, namespace))
 

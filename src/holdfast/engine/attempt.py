@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast import clock, engine
+from holdfast import clock
 from holdfast.engine.context import Context, Terminated
 from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning, qualified
 from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal, doubt_pause
@@ -18,13 +18,19 @@ from holdfast.errors import CircuitOpen, CodecError, ExecutorLost, StepTimeout, 
 from holdfast.graph.graph import AFTER_A_LOSS, RESULTS, CircuitBreaker, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
 from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Frame, Step
+from holdfast.names import LazyModule
 from holdfast.state.ops import Op, make_op
 from holdfast.state.state import State, check_untouched, was_handed_out
 from holdfast.threads import Escaped, in_thread
 from holdfast.values import END, step_label
 
 if TYPE_CHECKING:
+    from holdfast.engine.executors import executors
     from holdfast.engine.saving import StepHost
+    from holdfast.graph import branches
+else:
+    executors = LazyModule("engine.executors.executors")
+    branches = LazyModule("graph.branches")
 
 logger = logging.getLogger("holdfast")
 
@@ -120,7 +126,7 @@ class Attempt:
                 if inspect.isawaitable(value):
                     value = await _within(node, context, value)
             elif not is_begun and node.executor is not None:
-                value = await _within(node, context, engine.elsewhere(node, state, context, self.config))
+                value = await _within(node, context, executors.elsewhere(node, state, context, self.config))
             else:
                 value = await _within(node, context, self.value if is_begun else self.call())
             if was_handed_out(state):
@@ -281,7 +287,7 @@ class Results:
         graph, frames = self._graph.at(step.frame), self._saving.run.frames
         own: tuple[Op, ...] = ()
         if graph.nodes[step.node].is_branch:
-            result = engine.result_of(self._saving.state(frames[step.id]))
+            result = branches.result_of(self._saving.state(frames[step.id]))
             own = (make_op(self._host.codec, "append", RESULTS, [result]),)
         ops = own or [op for logged in (frames[step.id].log or {}).values() for op in logged]
         try:

@@ -13,16 +13,21 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast import clock, engine
+from holdfast import clock
 from holdfast.engine.once import Onces, PauseSignal, Policy, StopSignal, Terminated, check_policy
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
 from holdfast.journal.records import Noted, Paused, Spent
 from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_question
+from holdfast.names import LazyModule
 from holdfast.values import step_label
 
 if TYPE_CHECKING:
+    from holdfast.engine import answers, app
     from holdfast.engine.app import App
     from holdfast.engine.saving import StepHost
+else:
+    answers = LazyModule("engine.answers")
+    app = LazyModule("engine.app")
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -81,7 +86,7 @@ class Context:
     @property
     def _graph(self) -> App:
         """The compiled graph that the run is executed with."""
-        return engine.App(self._host.settings)
+        return app.App(self._host.settings)
 
     @property
     def visit(self) -> int:
@@ -227,7 +232,7 @@ class Context:
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else timeout
         described = None
         if schema is not None or choices is not None:
-            described = engine.answer_schema(schema, choices)
+            described = answers.answer_schema(schema, choices)
         return False, Paused(
             pause=f"{self._step.id}:{name}",
             kind="ask",

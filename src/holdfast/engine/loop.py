@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from holdfast import clock, engine
+from holdfast import clock
 from holdfast.engine.attempt import Attempt, Results
 from holdfast.engine.commands.inbox import PAUSE, POLL, Inbox, RunCommand
 from holdfast.engine.context import Context
@@ -43,11 +43,19 @@ from holdfast.errors import ExecutionError, Remedy, ResourceExhausted, RunConfli
 from holdfast.journal.records import StepFinished, StepStarted
 from holdfast.journal.run_state import INTERRUPTED, Step
 from holdfast.journal.writer import Writer
+from holdfast.names import LazyModule
 from holdfast.threads import in_background, refuse_while_loading, start
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
+    from holdfast.engine import speculation
+    from holdfast.engine.commands import handlers
+    from holdfast.engine.time_travel import reuse
     from holdfast.engine.time_travel.reuse import ReusableSteps
+else:
+    speculation = LazyModule("engine.speculation")
+    handlers = LazyModule("engine.commands.handlers")
+    reuse = LazyModule("engine.time_travel.reuse")
 
 
 logger = logging.getLogger("holdfast")
@@ -85,7 +93,7 @@ class Execution(StepHost):
         self._writes = ParallelWrites(self.rules.barrier)
         self.results = Results(self, self._writes)
         self._waves = Waves(self, self.results)
-        self.speculation = None if settings.guesses is None else engine.Speculation(self, self._waves)
+        self.speculation = None if settings.guesses is None else speculation.Speculation(self, self._waves)
         """The steps that run ahead on guessed inputs, if there are guesses."""
         self._record, self._say = self.saving.record, self.saving.say
         self.reusable: ReusableSteps | None = None
@@ -105,7 +113,7 @@ class Execution(StepHost):
         self._awaiting = False
         self.inbox = Inbox(
             self.saving,
-            lambda command: engine.apply_command(self.saving, self.graph, command),
+            lambda command: handlers.apply_command(self.saving, self.graph, command),
             self._follow,
             resumed=resumed,
             by_worker=self.idle_timeout is not None,
@@ -397,7 +405,7 @@ class Execution(StepHost):
 
     async def _find_reusable(self) -> None:
         """Find which finished results of another run, or of this one, may be reused."""
-        of = engine.ReusableSteps.of
+        of = reuse.ReusableSteps.of
         look = partial(of, self.settings.journal, self.graph, self.codec, self.run, self.run_id)
         self.reusable = look() if self.private else await in_background(look)
         if self.reusable is not None:

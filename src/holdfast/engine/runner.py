@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from holdfast import clock, engine
+from holdfast import clock
 from holdfast.engine.environment import Environment
 from holdfast.engine.loop import Execution
 from holdfast.engine.owner import active_runs, describe, has_owner, is_alive, is_here, this_owner
@@ -38,6 +38,7 @@ from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, new_run_
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Target
 from holdfast.journal.writer import Writer
+from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, freeze
 from holdfast.state.schema import as_mapping
@@ -47,7 +48,18 @@ from holdfast.threads import in_background
 from holdfast.values import END, RunStatus, step_label
 
 if TYPE_CHECKING:
+    from holdfast.engine import checkpoint_files, continuation, retention
+    from holdfast.engine.commands import control
     from holdfast.engine.submission import Place
+    from holdfast.engine.time_travel import reuse as reusing
+    from holdfast.journal import copying
+else:
+    checkpoint_files = LazyModule("engine.checkpoint_files")
+    continuation = LazyModule("engine.continuation")
+    retention = LazyModule("engine.retention")
+    control = LazyModule("engine.commands.control")
+    reusing = LazyModule("engine.time_travel.reuse")
+    copying = LazyModule("journal.copying")
 
 logger = logging.getLogger("holdfast")
 
@@ -84,7 +96,7 @@ class Runner:
             if reuse is not None:
                 raise StateInvalid("give either reuse= or checkpoint=, not both: reuse= is for a new run")
             how = {"update": input, "config": config, "answers": answers}
-            return await engine.go_on_from(self, checkpoint, run_id, how, caller)
+            return await continuation.go_on_from(self, checkpoint, run_id, how, caller)
         if config is not None and not isinstance(config, Mapping):
             raise StateInvalid(f"config must be a mapping such as {{'name': value}}, not {config!r:.80}")
         if answers:
@@ -100,7 +112,7 @@ class Runner:
         """Return the input and the config of a new run, and what it records first if it reuses another's results."""
         if reuse is None:
             return as_mapping(input, "the input"), config, ()
-        source = engine.ReuseSource.find(self.settings, reuse)
+        source = reusing.ReuseSource.find(self.settings, reuse)
         return source.input(input), source.config(config), (source.reusing,)
 
     async def submit(
@@ -166,7 +178,7 @@ class Runner:
         if not config:
             return _NO_CONFIG
         plain = "give plain data: None, booleans, numbers, texts, lists, tuples and dicts"
-        engine.check_config(config, Remedy(text=plain))
+        checkpoint_files.check_config(config, Remedy(text=plain))
         try:
             return self._codec.encode(dict(config))
         except CodecError as error:
@@ -252,7 +264,7 @@ class Runner:
             if unfollow is not None:
                 unfollow()
             if settings.retention is not None:
-                engine.janitor.ran(settings, writer.info.workflow, run)
+                retention.janitor.ran(settings, writer.info.workflow, run)
         await self._process_inbox(execution, status)
         self._delete_unwanted(execution, status)
         if execution.ending.failure is not None and caller.raises:
@@ -266,7 +278,7 @@ class Runner:
 
         def process() -> None:
             if self._store.inbox(execution.run_id, execution.run.inbox_seen):
-                engine.process_inbox(self.journal, execution.run_id, self._codec, self.settings.graph)
+                control.process_inbox(self.journal, execution.run_id, self._codec, self.settings.graph)
 
         try:
             if execution.private:
@@ -283,8 +295,8 @@ class Runner:
         unwanted = unwanted or (status == RunStatus.FAILED and policy.on_failure == "rollback")
         if not unwanted or any(annotation.keep for annotation in run.annotations.values()):
             return
-        if not engine.needed_by(self.journal, execution.saving.writer.info):
-            engine.delete_run(self.journal, execution.run_id)
+        if not copying.needed_by(self.journal, execution.saving.writer.info):
+            copying.delete_run(self.journal, execution.run_id)
 
     def _outcome(self, execution: Execution, status: RunStatus, kept: int) -> Outcome:
         run, saving, reused = execution.run, execution.saving, execution.reusable

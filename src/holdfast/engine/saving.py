@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast import clock, engine
+from holdfast import clock
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.commands.inbox import Inbox
 from holdfast.engine.context import Context
@@ -24,11 +24,19 @@ from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.records import Noted, OnceFailed, OnceStarted, Spent
 from holdfast.journal.run_state import Frame, RunState, Step, node_of
 from holdfast.journal.writer import Writer
+from holdfast.names import LazyModule
 from holdfast.state.ops import Op, advance
 from holdfast.state.state import State, limited, overlaid, state_view
 from holdfast.stores.base import Store, leases_of
 from holdfast.threads import in_background
 from holdfast.values import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.engine import retention
+    from holdfast.views import plain
+else:
+    retention = LazyModule("engine.retention")
+    plain = LazyModule("views.plain")
 
 logger = logging.getLogger("holdfast")
 
@@ -162,13 +170,13 @@ class Saving:
         """Have old checkpoints of this run dropped beside its steps."""
         self._prune_at = self.run.saved_seq + self._prune_every
         workflow = self.writer.info.workflow
-        is_behind = engine.janitor.ran(self.settings, workflow, self.run_id, is_executing=True)
+        is_behind = retention.janitor.ran(self.settings, workflow, self.run_id, is_executing=True)
         self._behind = self._behind + 1 if is_behind else 0
 
     def _catch_up(self) -> None:
         """Wait for pruning that is far behind, so that the number of checkpoints stays bounded."""
         self._behind = 0
-        engine.janitor.wait_for(self.settings, self.run_id)
+        retention.janitor.wait_for(self.settings, self.run_id)
 
     def _tell_checkpoint(self) -> None:
         if self.observer is None or not self.hears("checkpoint.save"):
@@ -220,8 +228,8 @@ class Saving:
         if self.observer is not None and self.hears("node.start"):
             state, data = self.state_for(step), {**self._facts(step), "attempt": step.attempt}
             late = {
-                "input": lambda: engine.preview_state(state),
-                "input_size": lambda: engine.state_size(state),
+                "input": lambda: plain.preview_state(state),
+                "input_size": lambda: plain.state_size(state),
             }
             self._events.append(("node.start", step.node, LateData(data, late)))
 
@@ -233,7 +241,7 @@ class Saving:
         late: dict[str, Callable[[], Any]] = {}
         if ops is not None:
             late["update"] = lambda: {op.key: op.value for op in ops if op.kind != "drop"}
-            late["output"] = lambda: engine.preview_ops(ops)
+            late["output"] = lambda: plain.preview_ops(ops)
             late["output_size"] = lambda: sum(len(op.key) + len(op.raw) for op in ops)
         self._events.append(("node.complete", step.node, LateData(data, late)))
 

@@ -12,8 +12,7 @@ from holdfast import clock
 from holdfast.engine.submission import Place
 from holdfast.errors import INVALID, HoldfastError, StoreError
 from holdfast.stores import open_store
-from holdfast.stores.base import RunInfo, Store
-from holdfast.stores.namespaces import is_server, shown_url
+from holdfast.stores.base import RunInfo, Store, is_server, shown_url
 from holdfast.values import RunStatus
 from holdfast.views.plain import View
 

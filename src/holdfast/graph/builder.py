@@ -11,7 +11,6 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast import engine
 from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream
 from holdfast.engine.decide import Rules
@@ -47,10 +46,12 @@ from holdfast.stores.base import KeepsCheckpoints, Store, is_in_memory
 from holdfast.values import START
 
 if TYPE_CHECKING:
+    from holdfast.engine import speculation
     from holdfast.engine.speculation import Guesses
     from holdfast.graph import branches
 else:
     branches = LazyModule("graph.branches")
+    speculation = LazyModule("engine.speculation")
 
 _GIVEN = ("state", "ctx", "config", "node", "graph")
 _GIVEN_WITHOUT_DEFAULT = ("node", "graph")
@@ -495,7 +496,7 @@ class StateGraph:
         """Return the guesses that a graph is compiled with; raise `GraphInvalid` with all that is wrong with both."""
         problems, guesses = [*self._problems, *self._found(graph), *_interrupt_problems(graph, gates)], None
         if speculate is not None or max_ahead is not None:
-            guesses = engine.Guesses.of(graph, speculate, max_ahead, problems)
+            guesses = speculation.Guesses.of(graph, speculate, max_ahead, problems)
         self._refuse(problems)
         return guesses
 

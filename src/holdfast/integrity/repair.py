@@ -31,11 +31,10 @@ from holdfast.journal.run_state import DONE
 from holdfast.journal.sealing import Seal, is_sealed
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import TolerantCodec
-from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store
+from holdfast.stores.base import Append, Entry, Message, RunInfo, Snapshot, Store, sync_folder
 from holdfast.stores.files.disk import explained, sync, write_at
 from holdfast.stores.files.run_folder import folder_name
 from holdfast.stores.inspection import REPAIRED_AS, Inspector, inspecting
-from holdfast.stores.namespaces import sync_folder
 from holdfast.values import RunStatus
 
 _BY = "holdfast store fsck"

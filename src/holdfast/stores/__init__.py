@@ -7,37 +7,41 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import StoreError, closest
 from holdfast.names import LazyModule
-from holdfast.stores.base import KeepsCheckpoints, Store, namespace_of
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.namespaces import (
+from holdfast.stores.base import (
+    KeepsCheckpoints,
+    Store,
     check_namespace,
     chosen_namespace,
     is_server,
     namespace_in,
+    namespace_of,
     shown_url,
     split_namespace,
     wanted_namespace,
 )
 from holdfast.threads import locked
 
+if TYPE_CHECKING:
+    from holdfast.stores import memory
+else:
+    memory = LazyModule("stores.memory")
+
 _SCHEMES = ("memory", "sqlite", "file")
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(.*)", re.DOTALL)
 
 
-class _SharedMemoryStore(MemoryStore):
-    """The store named `memory`: shared by the whole process, so nobody may close it for the others."""
-
-    def close(self) -> None:
-        pass
+def memory_store() -> Store:
+    """Return the store named `memory`: shared by the whole process."""
+    return locked(_lock, _found, "memory", wanted_namespace())
 
 
 _lock = threading.RLock()
-_named: dict[str, Any] = {"memory": _SharedMemoryStore}
+_named: dict[str, Any] = {"memory": memory_store}
 """Stores, stores of checkpoints, and functions that make one, by name."""
 _memory: dict[str, Store] = {}
 """The stores named `memory`, by their namespaces."""
@@ -73,9 +77,9 @@ def _found(name: str, namespace: str) -> Store:
     if name not in _named:
         raise StoreError(f"unknown checkpoint store: {name}{_hint(name, _named)}")
     store = _named[name]
-    if store is _SharedMemoryStore:
+    if store is memory_store:
         if namespace not in _memory:
-            _memory[namespace] = _SharedMemoryStore(namespace=namespace)
+            _memory[namespace] = memory.SharedMemoryStore(namespace=namespace)
         return _memory[namespace]
     if isinstance(store, type) or not (isinstance(store, Store) or _keeps_checkpoints(store)):
         store = _named[name] = store()
@@ -184,7 +188,7 @@ def _at_url(scheme: str, rest: str, text: str, namespace: str) -> Store:
             "write sqlite:///PATH for a SQLite file or file:///DIR for a folder"
         )
     if scheme == "memory":
-        return MemoryStore(namespace=namespace)
+        return memory.MemoryStore(namespace=namespace)
     is_sqlite = scheme == "sqlite"
     path = re.sub("^/{2,3}", "", rest, count=1) if is_sqlite else re.sub("^/+", "/", rest.removeprefix("//"))
     if path in ("", "/"):

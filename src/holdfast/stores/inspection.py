@@ -25,10 +25,10 @@ from holdfast.stores.base import (
     Snapshot,
     Store,
     is_in_memory,
+    is_server,
     namespace_of,
 )
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.namespaces import is_server
 from holdfast.values import RunStatus
 
 Keep = Callable[[str, bytes], None]

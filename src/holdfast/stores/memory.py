@@ -25,13 +25,14 @@ from holdfast.stores.base import (
     Snapshot,
     StoredCheckpoint,
     check,
+    check_namespace,
     check_number,
     has_other_forks,
     no_inbox,
+    own_url,
     pruned_before,
     select,
 )
-from holdfast.stores.namespaces import check_namespace, own_url
 from holdfast.threads import synchronized
 
 
@@ -205,3 +206,10 @@ class MemoryStore(BaseStore):
         """Return whether a run has a key. `_keys` may name runs that are gone, or were never stored."""
         owner = self._runs.get(self._keys.get(key, ""))
         return owner is not None and owner.info.key == key
+
+
+class SharedMemoryStore(MemoryStore):
+    """The store named `memory`: shared by the whole process, so nobody may close it for the others."""
+
+    def close(self) -> None:
+        pass

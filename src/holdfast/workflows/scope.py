@@ -18,7 +18,7 @@ from holdfast.engine.decide import RouteFailed
 from holdfast.errors import INVALID, CommandRefused, HoldfastError, suggestion
 from holdfast.graph.graph import Graph
 from holdfast.state.state import State, origin_of
-from holdfast.stores.namespaces import shown_url
+from holdfast.stores.base import shown_url
 from holdfast.workflows.model import Definition, Input, Limits, Step, WorkflowSettings
 from holdfast.workflows.reading.checks import fits
 from holdfast.workflows.reading.problems import given

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StoreError
-from holdfast.stores.namespaces import sync_folder
+from holdfast.stores.base import sync_folder
 
 Result = TypeVar("Result")
 

@@ -28,6 +28,7 @@ from holdfast.stores.base import (
     Snapshot,
     check_number,
     pruned_before,
+    sync_folder,
 )
 from holdfast.stores.files import frames
 from holdfast.stores.files.disk import (
@@ -41,7 +42,6 @@ from holdfast.stores.files.disk import (
     write_whole,
 )
 from holdfast.stores.files.frames import Frame
-from holdfast.stores.namespaces import sync_folder
 
 INDEX = "index"
 """The file with what was last seen of a long journal, so that a reopened store need not read it all."""

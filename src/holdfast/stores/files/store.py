@@ -36,9 +36,14 @@ from holdfast.stores.base import (
     Snapshot,
     StoredCheckpoint,
     check,
+    check_namespace,
+    folder_of,
     has_other_forks,
+    make_folders,
     no_inbox,
+    own_url,
     select,
+    sync_folder,
 )
 from holdfast.stores.files import frames
 from holdfast.stores.files.disk import explained, lock_file, with_files, write_whole
@@ -56,7 +61,6 @@ from holdfast.stores.files.run_folder import (
     scan_journal,
 )
 from holdfast.stores.inspection import Inspector
-from holdfast.stores.namespaces import check_namespace, folder_of, make_folders, own_url, sync_folder
 from holdfast.values import RunStatus
 
 logger = logging.getLogger("holdfast")

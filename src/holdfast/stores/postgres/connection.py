@@ -25,8 +25,13 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from holdfast.errors import CorruptJournal, Remedy, StoreError, closest
-from holdfast.stores.base import DEFAULT_NAMESPACE
-from holdfast.stores.namespaces import chosen_namespace, in_namespace, is_cut_short, wanted_namespace
+from holdfast.stores.base import (
+    DEFAULT_NAMESPACE,
+    chosen_namespace,
+    in_namespace,
+    is_cut_short,
+    wanted_namespace,
+)
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.embedded import EmbeddedServer

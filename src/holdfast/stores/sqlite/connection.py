@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.errors import CorruptJournal, StoreError
-from holdfast.stores.base import SCHEMA_VERSION, other_version
-from holdfast.stores.namespaces import make_folders
+from holdfast.stores.base import SCHEMA_VERSION, make_folders, other_version
 
 if os.name == "posix":
     import fcntl

@@ -31,10 +31,12 @@ from holdfast.stores.base import (
     Snapshot,
     StoredCheckpoint,
     check,
+    check_namespace,
     end_of_prefix,
+    file_of,
+    own_url,
     within,
 )
-from holdfast.stores.namespaces import check_namespace, file_of, own_url
 from holdfast.stores.sqlite.connection import Hold, StepLimit, connect, connect_held, failure, is_lost
 from holdfast.stores.sqlite.writing import COLUMNS, Writer, facts_of, value_of
 from holdfast.threads import locked

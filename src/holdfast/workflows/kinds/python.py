@@ -13,18 +13,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast import engine
 from holdfast.engine.context import Context, PauseSignal
 from holdfast.errors import HoldfastError
 from holdfast.graph.validation import THREADS, ExecutorChoice, choice_of, missing_package
 from holdfast.journal.records import Noted
+from holdfast.names import LazyModule
 from holdfast.state.ops import ReadOnly
 from holdfast.state.state import State
 from holdfast.workflows.kinds.kind import Kind, Paths, Result
 from holdfast.workflows.model import Step
 from holdfast.workflows.scope import Resources, StepFailed
+
+if TYPE_CHECKING:
+    from holdfast.engine.executors import executors, remote
+else:
+    executors = LazyModule("engine.executors.executors")
+    remote = LazyModule("engine.executors.remote")
 
 # Finding the Python function that a workflow names: in a file beside it, or in a module.
 
@@ -286,14 +292,14 @@ class CallPython(Kind):
         self, executor: ExecutorChoice, scope: Mapping[str, Any], state: State, ctx: Context
     ) -> Result:
         """Have an executor call the function; all the rest is done here."""
-        own: dict[str, Any] = {"ctx": engine.Facts.of(ctx, str(executor))}
+        own: dict[str, Any] = {"ctx": remote.Facts.of(ctx, str(executor))}
         if "state" in self._named:
-            own["state"] = engine.SentState.of(state, executor.by_value)
+            own["state"] = remote.SentState.of(state, executor.by_value)
         positional, named = self._arguments(scope, own)
         target = Target(self._target, self._resources.base)
         function = by_value(self._function) if executor.is_dask else target
-        task = engine.Task.of(self._title, executor, function, positional, named)
-        value = engine.done_elsewhere(executor, task, ctx, ctx if self._is_timed else None)
+        task = remote.Task.of(self._title, executor, function, positional, named)
+        value = executors.done_elsewhere(executor, task, ctx, ctx if self._is_timed else None)
         return await self._later(value)
 
     def _arguments(

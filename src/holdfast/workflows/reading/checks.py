@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import did_you_mean
-from holdfast.stores.namespaces import is_server, shown_url
+from holdfast.stores.base import is_server, shown_url
 from holdfast.workflows.model import END_ROUTE, Definition, Step
 from holdfast.workflows.reading.problems import Problem, given, listed
 from holdfast.workflows.reading.source import DataPath, Source
