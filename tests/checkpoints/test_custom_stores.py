@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import pickle
@@ -330,8 +331,10 @@ def test_a_damaged_checkpoint_is_refused_and_leaves_the_others_alone(tmp_path, c
 
     later = chain("a").compile(JsonStore(tmp_path))
     assert [info.run for info in later.runs()] == ["good"] and "is left out" in caplog.text
-    for journal in ("", "x", "0" * 40, facts["journal"][:32] + "!!"):
-        path.write_text(json.dumps({**facts, "journal": journal or "é"}))
+    body = base64.b64decode(facts["journal"][32:]).replace(b"completed", b"cancelled", 1)
+    forged = facts["journal"][:32] + base64.b64encode(body).decode()
+    for journal in ("é", "x", "0" * 40, facts["journal"][:32] + "!!", forged):
+        path.write_text(json.dumps({**facts, "journal": journal}))
         with pytest.raises(CorruptJournal, match="is not what was saved"):
             later.get_state("bad")
     with pytest.raises(CorruptJournal, match="run 'bad': the journal in checkpoint"):
@@ -351,6 +354,15 @@ def test_a_checkpoint_without_its_journal_is_resumed_by_its_state_and_position()
     out = chain("a", "b", nodes={"b": calls.node("b")}).compile(store).resume("c1")
 
     assert calls == ["b"] and out.state["log"] == ["kept", "b"]
+
+
+@pytest.mark.parametrize(("interval", "kept"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4]), (3, [4])])
+def test_the_interval_says_which_waves_the_store_keeps(interval, kept):
+    """S3.12: every n-th wave; an end that is no checkpoint is saved under the id of the last one."""
+    store = Duck()
+    chain(*"abcd").compile(store, policy=CheckpointPolicy(interval=interval)).invoke({})
+
+    assert [data.completed_waves for data in store.list()] == kept
 
 
 @pytest.mark.parametrize("limit", [1, 3])

@@ -329,7 +329,8 @@ class AdaptedStore(MemoryStore):
         data = _described(staged, changed, growing)
         call(self.custom, "save", data)
         first = checkpoint_id(changed.info.key, 1)
-        if first in self._seen and data.checkpoint_id != first:
+        is_bare = changed.first == 1 and changed.entries[0].mark is None
+        if is_bare and first in self._seen and data.checkpoint_id != first:
             # What the run was saved as before it had a checkpoint.
             self._seen.pop(first)
             with suppress(StoreError):
