@@ -13,7 +13,8 @@ from holdfast.workflows.model import KINDS, json_schema
 PAGE = Path(__file__).parent / "reference" / "workflow.md"
 ORDER = (
     "WorkflowSettings",
-    "Input", "Checkpoint", "Retention", "Limits", "Hooks", "Step", "Route", "After", "ForEach", "Retry",
+    "Input", "StateKey", "Import", "AgentContext", "Checkpoint", "Retention", "Limits", "Hooks",
+    "Step", "Route", "After", "ForEach", "Retry",
     "Shell", "Http", "Agent", "Price", "Ask", "Question", "Wait", "SubWorkflow", "Parallel",
     "WhileLoop", "File", "Change", "JsonState", "Sql", "Query", "CheckpointFile", "End",
 )  # fmt: skip
@@ -86,7 +87,9 @@ template keeps the type of the value.
 | `inputs` | the run's inputs | everywhere |
 | `steps.NAME` | a step's `status`, `output`, `error` and what its kind adds | everywhere |
 | `visits.NAME` | how often a step has finished: at its first visit 0 in its templates, 1 in its routes | everywhere |
-| `vars` | the constants of `workflow.vars` | everywhere |
+| `vars` | the constants of `workflow.vars` and of imported files | everywhere |
+| `metadata` | `workflow.metadata` | everywhere |
+| `state` | the values of `workflow.state_schema` | everywhere |
 | `workflow` | `name` and `run_id` | everywhere |
 | `output`, `status`, `error` | of the step that has just finished | its routes |
 | `answer` | the answer | routes of an `ask` step |

@@ -22,7 +22,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.wrapped_store import WrappedStore
 from holdfast.views.runs import run_view
 from holdfast.workflows.language.templates import TemplateError, compile_expression
-from holdfast.workflows.model import seconds
+from holdfast.workflows.settings import seconds
 from tests.graphs import chain
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.workflows.model import WorkflowSettings
 from holdfast.workflows.scope import InputInvalid, read_inputs
+from holdfast.workflows.settings import WorkflowSettings
 
 
 def workflow(**inputs: Any) -> WorkflowSettings:

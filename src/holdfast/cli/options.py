@@ -204,7 +204,7 @@ AT = value("--at", "TIME", "Start no earlier than then: ISO 8601, in local time 
 
 def read_duration(flag: str, text: str) -> float:
     """Return the seconds that a text such as `1h30m` means."""
-    from holdfast.workflows.model import seconds  # It loads pydantic.
+    from holdfast.workflows.settings import seconds  # It loads pydantic.
 
     try:
         return seconds(float(text) if text.strip().replace(".", "", 1).isdecimal() else text)

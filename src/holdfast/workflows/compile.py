@@ -19,7 +19,7 @@ from holdfast.graph.graph import Route as GraphRoute
 from holdfast.graph.source_code import digest
 from holdfast.graph.validation import THREADS
 from holdfast.state.ops import thaw
-from holdfast.state.schema import merge
+from holdfast.state.schema import add, append, merge
 from holdfast.state.state import State, origin_of
 from holdfast.values import END, START
 from holdfast.workflows.kinds.kind import Kind, Paths, Tree
@@ -291,6 +291,15 @@ def kind_of(step: Step, resources: Resources) -> Kind:
     return made
 
 
+_REDUCED: dict[str, Any] = {
+    "replace": object,
+    "append": Annotated[list, append],
+    "merge": Annotated[dict, merge],
+    "add": Annotated[float, add],
+}
+"""The types of shared values in the state, by their reducers."""
+
+
 Load = Callable[[Path], Definition]
 """Reads another workflow file."""
 
@@ -324,6 +333,7 @@ class Compiled:
 
 def compile_workflow(definition: Definition, resources: Resources, load: Load, path: Path) -> Compiled:
     """Return the graph of the workflow that was read from `path`."""
+    resources = dataclasses.replace(resources, workflow=definition.workflow)
     compiler = _Compiler(definition, Layout(definition), resources, load, (path.resolve(),))
     if problems := compiler.make_kinds():
         raise StepsInvalid(problems)
@@ -376,7 +386,7 @@ class _Compiler:
         goes_on, definition, kind = self._goes_on(step), self._load(path), Inputs(step, self.resources)
         nested = Nested(self._work(step, kind), functools.partial(kind.read, definition), goes_on)
         ends_early = goes_on or self._ends_early or (each is not None and each.on_error == "continue")
-        resources = dataclasses.replace(self.resources, base=path.parent)
+        resources = dataclasses.replace(self.resources, base=path.parent, workflow=definition.workflow)
         key = self.layout.key(step.name)
         layout = Layout(definition, prefix=f"{key}/", shared=key, is_item=each is not None)
         try:
@@ -402,6 +412,8 @@ class _Compiler:
             keys |= {"inputs": dict, OUTPUT: object}
         if self.asks_models:
             keys[GUIDANCE] = Annotated[dict, merge]
+        for name, declared in self.definition.workflow.state_schema.items():
+            keys[layout.shared_key(name)] = _REDUCED[declared.reducer]
         for name, step in layout.steps.items():
             keys[layout.key(name)] = dict
             if step.for_each is not None:
@@ -580,6 +592,7 @@ class _Compiler:
         step = work.step
         own = step.model_dump(mode="json", by_alias=True, exclude=_NO_PART_OF_THE_WORK, exclude_defaults=True)
         own["named"] = self._named(work.paths)
+        own |= work.kind.settings()
         if step.for_each is not None:
             own["for_each"] = step.for_each.as_  # The others are for the nodes around the work.
         text = json.dumps(own, sort_keys=True, default=str)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from holdfast.workflows.settings import (
+    ContextMode,
+    Duration,
+    OnError,
+    Part,
+    StepName,
+    Timeout,
+    ValueType,
+    WorkflowSettings,
+    optional,
+)
 
 END_ROUTE = "$end"
 KINDS = (
@@ -28,199 +38,12 @@ KINDS = (
 )
 """The kinds of steps; every step is of exactly one."""
 
-STEP_NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
-_LONGEST_DURATION = 100
-
-
-def seconds(value: Any) -> float:
-    """Return the seconds that `30s`, `1h30m`, `2d` or a plain number mean; raise `ValueError` for anything else."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _finite(value)
-    if isinstance(value, str) and len(value) <= _LONGEST_DURATION:
-        text = value.strip().lower()
-        parts = _DURATION.findall(text)
-        if parts and not _DURATION.sub("", text).strip():
-            return _finite(sum(float(number) * _UNITS[unit] for number, unit in parts))
-    raise ValueError("a duration is a number of seconds or text such as 30s, 5m, 1h30m, 2d")
-
-
-def _finite(value: float) -> float:
-    if not 0 <= value < float("inf") or value > sys.float_info.max:
-        raise ValueError("a duration cannot be negative or endless")
-    return float(value)
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(seconds),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0},
-                {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*)+$"},
-            ],
-            "description": "Seconds, or text such as 30s, 5m, 1h30m, 2d.",
-        }
-    ),
-]
-Timeout = Annotated[Duration, Field(gt=0)]
-StepName = Annotated[str, Field(pattern=STEP_NAME)]
-ValueType = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
-OnError = Literal["fail_fast", "continue", "all_or_nothing"]
-
-
-def _optional(default: Any, description: str, **rules: Any) -> Any:
-    """Declare a field that may be left out."""
-    return Field(default=default, description=description, **rules)
-
-
-_NOT_GIVEN: tuple[Any, ...] = (None, "", [])
-
-
-class Part(BaseModel):
-    """A part of a workflow file: what is not declared is refused, nothing changes once it is read.
-
-    `short` is the field that a value alone stands for: `shell: ls` is short for `shell: {run: ls}`.
-    `templates` are the fields that may hold templates. Of the fields of `either` exactly one is given.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-    short: ClassVar[str] = ""
-    templates: ClassVar[tuple[str, ...]] = ()
-    either: ClassVar[tuple[str, ...]] = ()
-    """Some fields, and what is wrong if several or none of them are given."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, data: Any) -> Any:
-        return {cls.short: data} if cls.short and not isinstance(data, (dict, cls)) else data
-
-    @model_validator(mode="after")
-    def _has_one(self) -> Self:
-        if self.either:
-            *fields, problem = self.either
-            if sum(getattr(self, field) not in _NOT_GIVEN for field in fields) != 1:
-                raise ValueError(problem)
-        return self
-
-
-class Input(Part):
-    """One input of a workflow."""
-
-    type: ValueType = _optional("string", "Of which type its values are.")
-    required: bool = _optional(False, "Refuse to run without it. An input with a default is not missed.")
-    default: Any = _optional(None, "What it is if it is not given.")
-    description: str = _optional("", "What it is for; shown when it is missing.")
-    choices: list[Any] | None = _optional(None, "The values it may have.", min_length=1)
-
-
-class Retention(Part):
-    """How long runs and their checkpoints are kept."""
-
-    max_checkpoints: int | None = _optional(10, "How many are kept, oldest dropped first.", ge=1)
-    per: Literal["run", "workflow"] = _optional(
-        "run", "Whether `max_checkpoints` counts in each run, or over all runs of the workflow."
-    )
-    max_age_days: float | None = _optional(7, "Older ones are dropped.", gt=0)
-    keep_successful: bool = _optional(True, "The last successful run outlives both limits.")
-    pause_ttl: Duration | None = _optional(
-        None,
-        "How long a question takes an answer; then it has expired.",
-    )
-
-
-class Checkpoint(Part):
-    """What is saved, where, and what a failure means."""
-
-    enabled: bool = _optional(
-        True, "If false, a run is saved only when it pauses, fails, is stopped or ends."
-    )
-    storage: Literal["sqlite", "files", "memory", "postgres"] = _optional(
-        "sqlite",
-        "One SQLite file, a folder per run, nothing that outlives the process, or a PostgreSQL server.",
-    )
-    path: str = _optional(".holdfast/", "A folder; ${workflow.name} is the workflow's name.")
-    url: str | None = _optional(
-        None,
-        "With `storage: postgres`: the server, without a password. By default what libpq finds in the environment "
-        "(PGHOST, PGDATABASE …). HOLDFAST_STORE and WORKFLOW_CHECKPOINT_DSN come first.",
-    )
-    on_failure: Literal["pause", "continue", "rollback"] = _optional(
-        "pause", "Keep the run to be resumed, go on without the step, or go back to where the run began."
-    )
-    on_save_error: Literal["fail", "continue"] = _optional(
-        "continue", "What happens if a checkpoint cannot be saved."
-    )
-    durability: Literal["full", "process", "exit"] = _optional(
-        "full",
-        "What a saved step survives: a power cut (full) or a killed process (process); "
-        "`exit` saves only at a pause, a failure or the end.",
-    )
-    interval: int = _optional(1, "Save every so many waves of steps.", ge=0)
-    preserve: Literal["last", "all", "none"] = _optional(
-        "last",
-        "What a completed run leaves: all of it, which only `last` leaves to retention, or `none` of it.",
-    )
-    retention: Retention | None = _optional(
-        Retention(), "How long runs and checkpoints are kept; `null` keeps them for ever."
-    )
-
-
-class Limits(Part):
-    """What a run may use."""
-
-    max_iterations: int | None = _optional(
-        None,
-        "Waves of steps, over all resumes. By default 100, and ten for each step of a longer file.",
-        ge=1,
-        le=1_000_000,
-    )
-    timeout: Timeout | None = _optional(None, "Working time of one execution; a resume starts at zero.")
-    budget: float | None = _optional(None, "US dollars for agents, over all resumes.", ge=0)
-    budget_mode: Literal["enforce", "audit"] = _optional(
-        "enforce", "Stop when the budget is spent, or only tell."
-    )
-    max_parallel: int = _optional(16, "How many steps run at once.", ge=1, le=1000)
-
-
-class Hooks(Part):
-    """Shell commands that run when a run starts, completes or fails; they change nothing in it."""
-
-    on_start: str | None = _optional(None, "Run when a run begins.")
-    on_complete: str | None = _optional(None, "Run when a run has completed.")
-    on_error: str | None = _optional(None, "Run when a run has failed.")
-
-
-class WorkflowSettings(Part):
-    """What holds for the whole workflow."""
-
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}$", description="Its name; runs are kept under it."
-    )
-    description: str = _optional("", "What it is for.")
-    version: str | int | float | None = _optional(None, "Yours to choose; it is kept with every run.")
-    tags: list[str] = _optional([], "Words to find its runs by.")
-    entry: StepName | None = _optional(None, "The first step; by default the first in the list.")
-    inputs: dict[str, Input] = _optional({}, "What a run is given, by name.")
-    vars: dict[str, Any] = _optional({}, "Constants, seen as vars.NAME.")
-    checkpoint: Checkpoint = _optional(Checkpoint(), "How its runs are saved.")
-    limits: Limits = _optional(Limits(), "What its runs may use.")
-    hooks: Hooks = _optional(Hooks(), "Commands that run when a run starts, completes or fails.")
-    interrupt_before: list[StepName] = _optional([], "Steps before which a run pauses.")
-    interrupt_after: list[StepName] = _optional([], "Steps after which a run pauses.")
-    on_change: Literal["warn", "fail", "use_saved"] = _optional(
-        "warn", "What a resume does if the file has changed since the run began."
-    )
-    metadata: dict[str, Any] = _optional({}, "Anything else; it is kept with every run.")
-
 
 class Route(Part):
     """One way on from a step. The first whose condition holds is taken; without one it always holds."""
 
     to: str = Field(description="The step that follows, or $end.")
-    when: str | None = _optional(None, "An expression; without one the route is always taken.")
+    when: str | None = optional(None, "An expression; without one the route is always taken.")
 
 
 class After(Part):
@@ -229,7 +52,7 @@ class After(Part):
     short = "step"
 
     step: StepName = Field(description="Its name.")
-    required: bool = _optional(True, "If false, the step runs even if this one failed or was skipped.")
+    required: bool = optional(True, "If false, the step runs even if this one failed or was skipped.")
 
 
 Afters = Annotated[
@@ -241,15 +64,15 @@ Afters = Annotated[
 class Retry(Part):
     """Retry policy of a step."""
 
-    attempts: int = _optional(3, "How often it is tried, the first time included.", ge=1, le=100)
-    backoff: Literal["exponential", "fixed"] = _optional(
+    attempts: int = optional(3, "How often it is tried, the first time included.", ge=1, le=100)
+    backoff: Literal["exponential", "fixed"] = optional(
         "exponential", "Whether the delay doubles from try to try."
     )
-    delay: Duration = _optional(2.0, "How long to wait before the second try.")
-    max_delay: Duration = _optional(
+    delay: Duration = optional(2.0, "How long to wait before the second try.")
+    max_delay: Duration = optional(
         60.0, "The longest wait between two tries, whatever a server asks for with Retry-After."
     )
-    on: Literal["any", "transient", "timeout"] | None = _optional(
+    on: Literal["any", "transient", "timeout"] | None = optional(
         None, "Which failures are worth it: by default transient ones for http and agent, any for others."
     )
 
@@ -257,8 +80,8 @@ class Retry(Part):
 class CircuitBreaker(Part):
     """When a step that keeps failing is left alone for a while, in all runs of one process."""
 
-    failures: int = _optional(5, "After how many failed tries in a row it fails at once.", ge=1, le=1000)
-    reset: Timeout = _optional(30.0, "For how long; then one try is let through.")
+    failures: int = optional(5, "After how many failed tries in a row it fails at once.", ge=1, le=1000)
+    reset: Timeout = optional(30.0, "For how long; then one try is let through.")
 
 
 class ForEach(Part):
@@ -267,13 +90,13 @@ class ForEach(Part):
     in_: str | list[Any] | dict[str, Any] = Field(
         alias="in", description="A list, fields, or one template that gives them."
     )
-    as_: str = _optional(
+    as_: str = optional(
         "item", "The name that the item has in templates.", alias="as", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
     )
-    key: str | None = _optional(None, "An expression that names the item; by default its index or key.")
-    max_parallel: int = _optional(10, "How many items are worked on at once.", ge=1, le=1000)
-    mode: Literal["parallel", "sequential"] = _optional("parallel", "At once, or one after the other.")
-    on_error: OnError = _optional(
+    key: str | None = optional(None, "An expression that names the item; by default its index or key.")
+    max_parallel: int = optional(10, "How many items are worked on at once.", ge=1, le=1000)
+    mode: Literal["parallel", "sequential"] = optional("parallel", "At once, or one after the other.")
+    on_error: OnError = optional(
         "fail_fast", "Stop at the first failure, go on with the others, or fail unless all succeed."
     )
 
@@ -285,17 +108,17 @@ class Shell(Part):
     templates = ("run", "cwd", "env", "stdin")
 
     run: str = Field(description="The command or script; a template.")
-    cwd: str | None = _optional(None, "The folder it runs in, relative to the workflow file.")
-    env: dict[str, str] = _optional({}, "Variables it is given beside those of the environment.")
-    stdin: Any = _optional(None, "Text, or data that is sent as JSON.")
-    programs: list[str] = _optional(
+    cwd: str | None = optional(None, "The folder it runs in, relative to the workflow file.")
+    env: dict[str, str] = optional({}, "Variables it is given beside those of the environment.")
+    stdin: Any = optional(None, "Text, or data that is sent as JSON.")
+    programs: list[str] = optional(
         [],
         "Programs, such as `./charge.sh` or `python3 report.py`, that may be given values in `run` "
         "because they do not run them as code.",
     )
-    shell: Literal["sh", "bash"] = _optional("sh", "Which shell runs it.")
-    ok_codes: list[int] = _optional([0], "The exit codes that are no failure.")
-    output: Literal["auto", "text", "json", "lines"] = _optional(
+    shell: Literal["sh", "bash"] = optional("sh", "Which shell runs it.")
+    ok_codes: list[int] = optional([0], "The exit codes that are no failure.")
+    output: Literal["auto", "text", "json", "lines"] = optional(
         "auto", "How its standard output is read: `auto` takes JSON if it is JSON."
     )
 
@@ -307,18 +130,18 @@ class Http(Part):
     templates = ("url", "headers", "query", "json", "body")
 
     url: str = Field(description="The address; a template.")
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | None = _optional(
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | None = optional(
         None, "By default GET, or POST with a json or body."
     )
-    headers: dict[str, str] = _optional({}, "Header fields; templates.")
-    query: dict[str, Any] = _optional({}, "What is added to the address after `?`.")
-    json_: Any = _optional(None, "Data to send as JSON.", alias="json")
-    body: str | None = _optional(None, "The text to send.")
-    ok_status: list[int] = _optional([], "By default every 2xx.")
-    output: Literal["auto", "text", "json"] = _optional(
+    headers: dict[str, str] = optional({}, "Header fields; templates.")
+    query: dict[str, Any] = optional({}, "What is added to the address after `?`.")
+    json_: Any = optional(None, "Data to send as JSON.", alias="json")
+    body: str | None = optional(None, "The text to send.")
+    ok_status: list[int] = optional([], "By default every 2xx.")
+    output: Literal["auto", "text", "json"] = optional(
         "auto", "How the reply is read: `auto` goes by its content type."
     )
-    max_bytes: int = _optional(
+    max_bytes: int = optional(
         10_000_000, "A longer reply, before or after it is decoded, is a failure.", ge=1, le=1_000_000_000
     )
 
@@ -343,19 +166,22 @@ class Agent(Part):
 
     model: str = Field(description="Whose model and which, as provider:name.")
     prompt: str = Field(description="What it is asked; a template.")
-    system: str = _optional("", "How it is to behave; a template.")
-    output: dict[str, Any] | None = _optional(
+    system: str = optional("", "How it is to behave; a template.")
+    output: dict[str, Any] | None = optional(
         None,
         "A JSON Schema that the reply must fit. Patterns cannot look around or refer back: they are "
         "matched in time that is proportional to the text.",
     )
-    tools: list[str] = _optional([], "Python functions it may call, as module:function or file.py:function.")
-    temperature: float | None = _optional(None, "How freely it words its reply.", ge=0, le=2)
-    max_tokens: int | None = _optional(None, "The longest reply.", ge=1)
-    base_url: str | None = _optional(None, "The address of a server that speaks the provider's protocol.")
-    api_key: str | None = _optional(None, "A secret: {{ secrets.NAME }}.")
-    price: Price | None = _optional(None, "What it costs, if that is not known.")
-    max_turns: int = _optional(20, "How often it may be called in one step, tools included.", ge=1, le=200)
+    tools: list[str] = optional([], "Python functions it may call, as module:function or file.py:function.")
+    temperature: float | None = optional(None, "How freely it words its reply.", ge=0, le=2)
+    max_tokens: int | None = optional(None, "The longest reply.", ge=1)
+    base_url: str | None = optional(None, "The address of a server that speaks the provider's protocol.")
+    api_key: str | None = optional(None, "A secret: {{ secrets.NAME }}.")
+    price: Price | None = optional(None, "What it costs, if that is not known.")
+    context: ContextMode | None = optional(
+        None, "What it is sent beside its prompt; by default as the workflow says."
+    )
+    max_turns: int = optional(20, "How often it may be called in one step, tools included.", ge=1, le=200)
 
 
 class Choice(Part):
@@ -364,8 +190,8 @@ class Choice(Part):
     short = "value"
 
     value: Any = Field(description="What the answer is.")
-    label: str = _optional("", "What is shown for it.")
-    description: str = _optional("", "What it means.")
+    label: str = optional("", "What is shown for it.")
+    description: str = optional("", "What it means.")
 
 
 class Question(Part):
@@ -375,10 +201,10 @@ class Question(Part):
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="Its name among the answers.")
     prompt: str = Field(description="What is asked; a template.")
-    choices: list[Choice] | None = _optional(None, "The answers it takes.", min_length=1)
-    type: ValueType = _optional("any", "Of which type the answer is.")
-    default: Any = _optional(None, "The answer if nobody gives one in time, or with --skip-gates.")
-    multiline: bool = _optional(False, "Whether the answer may have several lines.")
+    choices: list[Choice] | None = optional(None, "The answers it takes.", min_length=1)
+    type: ValueType = optional("any", "Of which type the answer is.")
+    default: Any = optional(None, "The answer if nobody gives one in time, or with --skip-gates.")
+    multiline: bool = optional(False, "Whether the answer may have several lines.")
 
 
 class Ask(Part):
@@ -388,15 +214,15 @@ class Ask(Part):
     templates = ("prompt",)
     either = ("prompt", "questions", "an ask needs either a prompt or questions")
 
-    prompt: str = _optional("", "What is asked; a template.")
-    choices: list[Choice] | None = _optional(None, "Values, or {value, label, description}.", min_length=1)
-    type: ValueType = _optional("any", "Of which type the answer is.")
-    questions: list[Question] = _optional([], "Several questions instead of one.")
-    timeout: Timeout | None = _optional(
+    prompt: str = optional("", "What is asked; a template.")
+    choices: list[Choice] | None = optional(None, "Values, or {value, label, description}.", min_length=1)
+    type: ValueType = optional("any", "Of which type the answer is.")
+    questions: list[Question] = optional([], "Several questions instead of one.")
+    timeout: Timeout | None = optional(
         None, "How long it takes an answer; then the default is taken, or the step fails."
     )
-    default: Any = _optional(None, "The answer if nobody gives one in time, or with --skip-gates.")
-    multiline: bool = _optional(False, "Whether the answer may have several lines.")
+    default: Any = optional(None, "The answer if nobody gives one in time, or with --skip-gates.")
+    multiline: bool = optional(False, "Whether the answer may have several lines.")
 
 
 class Wait(Part):
@@ -406,8 +232,8 @@ class Wait(Part):
     templates = ("until",)
     either = ("seconds", "until", "a wait needs either `for` or `until`")
 
-    seconds: Duration | None = _optional(None, "How long.", alias="for")
-    until: str | None = _optional(None, "An ISO 8601 date and time, with its offset or in UTC.")
+    seconds: Duration | None = optional(None, "How long.", alias="for")
+    until: str | None = optional(None, "An ISO 8601 date and time, with its offset or in UTC.")
 
 
 class SubWorkflow(Part):
@@ -424,7 +250,7 @@ class Parallel(Part):
     short = "steps"
 
     steps: list[Step] = Field(min_length=1, description="The members.")
-    on_error: OnError = _optional(
+    on_error: OnError = optional(
         "fail_fast", "Stop at the first failure, go on with the others, or fail unless all succeed."
     )
 
@@ -434,8 +260,8 @@ class WhileLoop(Part):
 
     condition: str = Field(description="An expression; it is evaluated before every iteration.")
     steps: list[Step] = Field(min_length=1, description="What is done in each iteration, in this order.")
-    max_iterations: int = _optional(100, "The most iterations.", ge=1, le=100_000)
-    on_limit: Literal["fail", "stop", "ask"] = _optional(
+    max_iterations: int = optional(100, "The most iterations.", ge=1, le=100_000)
+    on_limit: Literal["fail", "stop", "ask"] = optional(
         "fail",
         "What happens if the condition still holds then: the step fails, the loop ends, or a person is asked for more.",
     )
@@ -447,12 +273,10 @@ class Change(Part):
     templates = ("replace", "with", "append")
     either = ("replace", "append", "a change needs either `replace` or `append`")
 
-    replace: str | None = _optional(
-        None, "A text that is in the file, once unless `all` is true; a template."
-    )
-    with_: str = _optional("", "The text in its place; a template.", alias="with")
-    all: bool = _optional(False, "Whether every occurrence is replaced.")
-    append: str | None = _optional(None, "A text to add at the end; a template.")
+    replace: str | None = optional(None, "A text that is in the file, once unless `all` is true; a template.")
+    with_: str = optional("", "The text in its place; a template.", alias="with")
+    all: bool = optional(False, "Whether every occurrence is replaced.")
+    append: str | None = optional(None, "A text to add at the end; a template.")
 
 
 _OUTSIDE = "Whether the path may lead out of the folder of the workflow file."
@@ -464,17 +288,17 @@ class File(Part):
     templates = ("create", "content", "edit", "read")
     either = ("create", "edit", "read", "a file step needs one of `create`, `edit` and `read`")
 
-    create: str | None = _optional(None, "The path of the file to write; a template.")
-    content: Any = _optional("", "Text, or data that is written as JSON.")
-    overwrite: bool = _optional(True, "If false, an existing file with other content is a failure.")
-    edit: str | None = _optional(None, "The path of the file to change; a template.")
-    changes: list[Change] = _optional([], "What is changed in it, in this order.")
-    read: str | list[str] | None = _optional(
+    create: str | None = optional(None, "The path of the file to write; a template.")
+    content: Any = optional("", "Text, or data that is written as JSON.")
+    overwrite: bool = optional(True, "If false, an existing file with other content is a failure.")
+    edit: str | None = optional(None, "The path of the file to change; a template.")
+    changes: list[Change] = optional([], "What is changed in it, in this order.")
+    read: str | list[str] | None = optional(
         None, "A path, or a list of paths and patterns such as docs/*.md; templates."
     )
-    output: Literal["text", "json", "lines"] = _optional("text", "How what is read is understood.")
-    max_bytes: int = _optional(10_000_000, "More than this is not read or written.", ge=1, le=1_000_000_000)
-    outside: bool = _optional(False, _OUTSIDE)
+    output: Literal["text", "json", "lines"] = optional("text", "How what is read is understood.")
+    max_bytes: int = optional(10_000_000, "More than this is not read or written.", ge=1, le=1_000_000_000)
+    outside: bool = optional(False, _OUTSIDE)
 
     @model_validator(mode="after")
     def _edits_something(self) -> Self:
@@ -489,15 +313,15 @@ class JsonState(Part):
     templates = ("read", "write", "merge", "state")
     either = ("read", "write", "merge", "a json_state step needs one of `read`, `write` and `merge`")
 
-    read: str | None = _optional(None, "The path of the file to read; a template.")
-    write: str | None = _optional(None, "The path of the file to write; a template.")
-    merge: str | None = _optional(None, "The path of the file to merge into; a template.")
-    state: Any = _optional(
+    read: str | None = optional(None, "The path of the file to read; a template.")
+    write: str | None = optional(None, "The path of the file to write; a template.")
+    merge: str | None = optional(None, "The path of the file to merge into; a template.")
+    state: Any = optional(
         None, "The data to write or to merge: fields are merged into fields, all else is replaced."
     )
-    default: Any = _optional(None, "What a read gives if there is no file; without it that is a failure.")
-    max_bytes: int = _optional(10_000_000, "More than this is not read or written.", ge=1, le=1_000_000_000)
-    outside: bool = _optional(False, _OUTSIDE)
+    default: Any = optional(None, "What a read gives if there is no file; without it that is a failure.")
+    max_bytes: int = optional(10_000_000, "More than this is not read or written.", ge=1, le=1_000_000_000)
+    outside: bool = optional(False, _OUTSIDE)
 
 
 class Query(Part):
@@ -507,7 +331,7 @@ class Query(Part):
     templates = ("params",)
 
     query: str = Field(description="SQL, with :name where a parameter belongs; not a template.")
-    params: dict[str, Any] = _optional({}, "The parameters, by name; templates.")
+    params: dict[str, Any] = optional({}, "The parameters, by name; templates.")
 
 
 class Sql(Part):
@@ -519,12 +343,12 @@ class Sql(Part):
     url: str = Field(
         description="sqlite:///FILE, relative to the workflow file, or postgresql://USER@HOST/DATABASE; a template."
     )
-    query: str = _optional("", "SQL, with :name where a parameter belongs; not a template.")
-    params: dict[str, Any] = _optional({}, "The parameters of `query`, by name; templates.")
-    queries: list[Query] = _optional([], "Several statements instead of one.")
-    max_rows: int = _optional(1000, "More rows than this are a failure.", ge=1, le=100_000)
-    max_bytes: int = _optional(10_000_000, "More data than this is a failure.", ge=1, le=1_000_000_000)
-    outside: bool = _optional(False, "Whether a SQLite file may be outside the folder of the workflow file.")
+    query: str = optional("", "SQL, with :name where a parameter belongs; not a template.")
+    params: dict[str, Any] = optional({}, "The parameters of `query`, by name; templates.")
+    queries: list[Query] = optional([], "Several statements instead of one.")
+    max_rows: int = optional(1000, "More rows than this are a failure.", ge=1, le=100_000)
+    max_bytes: int = optional(10_000_000, "More data than this is a failure.", ge=1, le=1_000_000_000)
+    outside: bool = optional(False, "Whether a SQLite file may be outside the folder of the workflow file.")
 
 
 class CheckpointFile(Part):
@@ -533,8 +357,8 @@ class CheckpointFile(Part):
     templates = ("save", "load")
     either = ("save", "load", "a checkpoint step needs either `save` or `load`")
 
-    save: str | None = _optional(None, "The path of the file to write; a template.")
-    load: str | None = _optional(None, "The path of the file to read; a template.")
+    save: str | None = optional(None, "The path of the file to write; a template.")
+    load: str | None = optional(None, "The path of the file to read; a template.")
 
 
 class End(Part):
@@ -543,8 +367,8 @@ class End(Part):
     short = "status"
     templates = ("reason",)
 
-    status: Literal["success", "failure"] = _optional("success", "How the run ends.")
-    reason: str = _optional("", "Why; a template.")
+    status: Literal["success", "failure"] = optional("success", "How the run ends.")
+    reason: str = optional("", "Why; a template.")
 
 
 class Step(Part):
@@ -554,53 +378,56 @@ class Step(Part):
         extra="forbid",
         frozen=True,
         populate_by_name=True,
-        json_schema_extra={"oneOf": [{"required": [kind]} for kind in KINDS]},
+        json_schema_extra={"oneOf": [{"required": [kind]} for kind in (*KINDS, "uses")]},
     )
 
     name: StepName = Field(description="Its name, once in the file, members of parallel steps included.")
-    description: str = _optional("", "What it is for.")
-    python: str | None = _optional(None, "module:function, or file.py:function beside the workflow file.")
-    shell: Shell | None = _optional(None, "A command, or more about one.")
-    http: Http | None = _optional(None, "A URL to GET, or a request.")
-    agent: Agent | None = _optional(None, "A call of a language model.")
-    ask: Ask | None = _optional(None, "A question to a person, or more about it.")
-    set: dict[str, Any] | None = _optional(None, "Values, seen as this step's output.")
-    wait: Wait | None = _optional(None, "How long to pause, or until when.")
-    workflow: SubWorkflow | None = _optional(None, "The path of another workflow file, run as one step.")
-    parallel: Parallel | None = _optional(None, "Steps that run together.")
-    while_loop: WhileLoop | None = _optional(None, "Steps that are repeated as long as a condition holds.")
-    file: File | None = _optional(None, "A text file that is created, edited or read.")
-    json_state: JsonState | None = _optional(None, "A JSON file that is read, written or merged into.")
-    sql: Sql | None = _optional(None, "SQL on SQLite or PostgreSQL.")
-    checkpoint: CheckpointFile | None = _optional(None, "Save the state into a checkpoint file, or read one.")
-    end: End | None = _optional(None, "The end of the run.")
-    with_: dict[str, Any] = _optional({}, "Arguments of python, inputs of workflow.", alias="with")
-    when: str | None = _optional(None, "An expression; if it is false the step is skipped.")
-    after: Afters = _optional(
+    description: str = optional("", "What it is for.")
+    python: str | None = optional(None, "module:function, or file.py:function beside the workflow file.")
+    shell: Shell | None = optional(None, "A command, or more about one.")
+    http: Http | None = optional(None, "A URL to GET, or a request.")
+    agent: Agent | None = optional(None, "A call of a language model.")
+    ask: Ask | None = optional(None, "A question to a person, or more about it.")
+    set: dict[str, Any] | None = optional(None, "Values, seen as this step's output.")
+    wait: Wait | None = optional(None, "How long to pause, or until when.")
+    workflow: SubWorkflow | None = optional(None, "The path of another workflow file, run as one step.")
+    parallel: Parallel | None = optional(None, "Steps that run together.")
+    while_loop: WhileLoop | None = optional(None, "Steps that are repeated as long as a condition holds.")
+    file: File | None = optional(None, "A text file that is created, edited or read.")
+    json_state: JsonState | None = optional(None, "A JSON file that is read, written or merged into.")
+    sql: Sql | None = optional(None, "SQL on SQLite or PostgreSQL.")
+    checkpoint: CheckpointFile | None = optional(None, "Save the state into a checkpoint file, or read one.")
+    end: End | None = optional(None, "The end of the run.")
+    uses: str | None = optional(
+        None, "An imported step whose fields this one has, beside its own, in place of a kind."
+    )
+    with_: dict[str, Any] = optional({}, "Arguments of python, inputs of workflow.", alias="with")
+    when: str | None = optional(None, "An expression; if it is false the step is skipped.")
+    after: Afters = optional(
         [], "The steps it waits for. With `after` anywhere in the file nothing follows by order alone."
     )
-    routes: list[Route] | None = _optional(
+    routes: list[Route] | None = optional(
         None, "The ways on, in order: the first that holds is taken.", min_length=1
     )
-    for_each: ForEach | None = _optional(None, "Run the step once for every item.")
-    retry: Retry | None = _optional(None, "Retry policy.")
-    timeout: Timeout | None = _optional(None, "How long one attempt may take.")
-    circuit_breaker: CircuitBreaker | None = _optional(
+    for_each: ForEach | None = optional(None, "Run the step once for every item.")
+    retry: Retry | None = optional(None, "Retry policy.")
+    timeout: Timeout | None = optional(None, "How long one attempt may take.")
+    circuit_breaker: CircuitBreaker | None = optional(
         None, "When it is left alone because it keeps failing."
     )
-    executor: str | None = _optional(
+    executor: str | None = optional(
         None,
         "Where a python step runs: threads, processes, processes:4, or dask:ADDRESS; else here.",
         json_schema_extra={"pattern": r"^(threads|processes(:[1-9][0-9]{0,3})?|dask:.+)$"},
     )
-    if_interrupted: Literal["rerun", "skip", "ask", "fail"] | None = _optional(
+    if_interrupted: Literal["rerun", "skip", "ask", "fail"] | None = optional(
         None, "What a resume does if the step was running when the process died."
     )
-    idempotent: bool = _optional(True, "If false, an interrupted step is not repeated unasked.")
-    on_error: Literal["fail", "continue"] = _optional(
+    idempotent: bool = optional(True, "If false, an interrupted step is not repeated unasked.")
+    on_error: Literal["fail", "continue"] = optional(
         "fail", "`continue` records the failure and goes on; steps that need it are skipped."
     )
-    interrupt: Literal["before", "after"] | None = _optional(None, "Pause the run before or after the step.")
+    interrupt: Literal["before", "after"] | None = optional(None, "Pause the run before or after the step.")
 
     @property
     def kind(self) -> str:
@@ -619,7 +446,7 @@ class Definition(Part):
 
     workflow: WorkflowSettings = Field(description="What holds for the whole workflow.")
     steps: list[Step] = Field(min_length=1, description="What is done.")
-    output: dict[str, Any] | str | None = _optional(None, "What the run results in; templates.")
+    output: dict[str, Any] | str | None = optional(None, "What the run results in; templates.")
 
 
 Parallel.model_rebuild()

@@ -19,10 +19,11 @@ from holdfast.errors import INVALID, CommandRefused, HoldfastError, suggestion
 from holdfast.graph.graph import Graph
 from holdfast.state.state import State, origin_of
 from holdfast.stores.base import shown_url
-from holdfast.workflows.model import Definition, Input, Limits, Step, WorkflowSettings
+from holdfast.workflows.model import Definition, Step
 from holdfast.workflows.reading.checks import fits
 from holdfast.workflows.reading.problems import given
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets
+from holdfast.workflows.settings import Input, Limits, WorkflowSettings
 
 
 class StepFailed(HoldfastError):
@@ -197,6 +198,25 @@ class Layout:
         held = state.get(self.inputs_key) or {}
         return (held.get("inputs") if self.shared else held) or {}
 
+    def shared_key(self, name: str) -> str:
+        """Return the state key of a value that steps share."""
+        return f"{self.prefix}state:{name}"
+
+    @property
+    def shared_names(self) -> Collection[str]:
+        """The names of the values that steps share."""
+        return self.definition.workflow.state_schema
+
+    def shared_values(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that steps share: what was set last, the default, or the input of that name."""
+        found = {}
+        for name, each in self.definition.workflow.state_schema.items():
+            value = state.get(self.shared_key(name))
+            found[name] = value if value is not None else each.default
+            if found[name] is None and name in self.definition.workflow.inputs:
+                found[name] = self.inputs(state).get(name)
+        return found
+
     def keys_of(self, name: str) -> Iterator[str]:
         """Yield the state keys that a step as templates see it is made of."""
         step = self.steps[name]
@@ -286,6 +306,8 @@ _FOUND: dict[str, Callable[[Scope], Any]] = {
     "steps": lambda scope: scope._each(scope._layout.view),
     "visits": lambda scope: scope._each(scope._layout.visits_over),
     "vars": lambda scope: scope._layout.definition.workflow.vars,
+    "metadata": lambda scope: scope._layout.definition.workflow.metadata,
+    "state": lambda scope: scope._layout.shared_values(scope._state),
     "workflow": lambda scope: {
         "name": scope._layout.definition.workflow.name,
         "run_id": origin_of(scope._state).run_id,
@@ -294,12 +316,12 @@ _FOUND: dict[str, Callable[[Scope], Any]] = {
 
 
 def values_named(paths: Collection[tuple[str, ...]], workflow: WorkflowSettings) -> list[tuple[str, Any]]:
-    """Return what paths find in the file and not in the state: variables, and the workflow's name."""
+    """Return what paths find in the file and not in the state: variables, metadata, and the workflow's name."""
     found: dict[str, Any] = {}
     for path in paths:
-        if path[0] == "vars":
-            known = workflow.vars
-            found |= {f"vars.{name}": known.get(name) for name in (path[1:2] or known)}
+        if path[0] in ("vars", "metadata"):
+            known: Mapping[str, Any] = getattr(workflow, path[0])
+            found |= {f"{path[0]}.{name}": known.get(name) for name in (path[1:2] or known)}
         elif path == ("workflow",) or path[:2] == ("workflow", "name"):
             found["workflow.name"] = workflow.name
     return sorted(found.items())
@@ -437,6 +459,8 @@ class Resources:
     scrubber: Scrubber
     budget: Budget
     skip_gates: bool = False
+    workflow: WorkflowSettings | None = None
+    """The settings of the workflow whose steps these are."""
     interactive: bool = False
     """Whether somebody can be asked what to do with an interrupted step that may not simply be repeated."""
 

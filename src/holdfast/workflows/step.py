@@ -14,8 +14,10 @@ from holdfast.state.state import State
 from holdfast.workflows.kinds.kind import Kind, Paths, Tree
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.language.values import describe_kind, kind
-from holdfast.workflows.model import OnError, Step
 from holdfast.workflows.model import Retry as RetryPolicy
+from holdfast.workflows.model import Step
+from holdfast.workflows.reading.checks import fits
+from holdfast.workflows.reading.problems import given
 from holdfast.workflows.scope import (
     GUIDANCE,
     BudgetExceeded,
@@ -27,6 +29,7 @@ from holdfast.workflows.scope import (
     StepTimedOut,
     steps_named,
 )
+from holdfast.workflows.settings import OnError
 
 # When a failed step is tried again.
 
@@ -95,10 +98,12 @@ class Work:
             yield layout.failure_key
         if self.step.for_each is not None:
             yield layout.each_key(self.step.name)
-        if any(path[0] == "inputs" for path in self.paths):
+        reads_shared = any(path[0] == "state" for path in self.paths)
+        if reads_shared or any(path[0] == "inputs" for path in self.paths):
             yield layout.inputs_key
         if self.step.agent is not None:
             yield GUIDANCE
+        yield from (layout.shared_key(name) for name in layout.shared_names if reads_shared)
         for name in sorted({*(self._names or ()), *self._needed}):
             yield from layout.keys_of(name) if name in known else ()
 
@@ -174,11 +179,24 @@ class Work:
     def update(self, state: State, record: dict[str, Any]) -> Update:
         """Return what the step leaves in the state, without secrets."""
         record = self.resources.hide(record)
-        each = self.each(state)
+        shared, each = self.shared(record.get("output")), self.each(state)
         if each is None:
-            return self.begun(state, record)
+            return {**self.begun(state, record), **shared}
         found = {"index": each["index"], "visit": each["visit"], **record}
-        return {self.layout.items_key(self.step.name): {each["key"]: found}}
+        return {self.layout.items_key(self.step.name): {each["key"]: found}, **shared}
+
+    def shared(self, output: Any) -> Update:
+        """Return the values of an output that steps share, checked against the workflow's `state_schema`."""
+        declared = self.layout.definition.workflow.state_schema
+        found: Update = {}
+        for name in declared if isinstance(output, dict) else ():
+            if name not in output:
+                continue
+            wanted, got = declared[name].value_type, given(output[name])
+            if output[name] is not None and not fits(wanted, output[name]):
+                raise StepFailed(f"output.{name}: workflow.state_schema needs the type {wanted}, not {got}")
+            found[self.layout.shared_key(name)] = output[name]
+        return found
 
     def begun(self, state: State, record: Mapping[str, Any]) -> Update:
         """Return the update of the step's own record: one more visit, unless the last visit is still running."""
@@ -333,7 +351,7 @@ class Nested(Several):
         record = self.layout.record(state, self.step.name)
         if record.get("status") == "failed" and not self.goes_on:
             raise StepFailed(str(record.get("error")))
-        return self.work.over(state)
+        return {**(self.work.over(state) or {}), **self.work.shared(record.get("output"))} or None
 
 
 class Group(Several):

@@ -44,12 +44,13 @@ from holdfast.workflows.compile import (
     last_output,
 )
 from holdfast.workflows.kinds.shell import Command
-from holdfast.workflows.model import Definition, Hooks
+from holdfast.workflows.model import Definition
 from holdfast.workflows.reading.problems import Position, Problem, WorkflowInvalid, listed
 from holdfast.workflows.reading.source import Source, read_source
 from holdfast.workflows.reading.validation import parse
 from holdfast.workflows.scope import Budget, Layout, Resources, read_inputs
 from holdfast.workflows.secrets import Scrubber, Secrets
+from holdfast.workflows.settings import Hooks
 from holdfast.workflows.step import Work
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from random import Random
 from zoneinfo import ZoneInfo
 
 from holdfast.fleet.cron import Cron, CronInvalid
-from holdfast.workflows.model import seconds
+from holdfast.workflows.settings import seconds
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong
 

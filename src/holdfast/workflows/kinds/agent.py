@@ -19,11 +19,12 @@ from holdfast.agents.provider import (
     provider_for,
 )
 from holdfast.engine.context import Context
-from holdfast.state.state import State
-from holdfast.workflows.kinds.kind import Kind, Result
+from holdfast.state.state import State, origin_of
+from holdfast.workflows.kinds.kind import Kind, Result, write_json
 from holdfast.workflows.kinds.python import find_function
 from holdfast.workflows.model import Step
 from holdfast.workflows.scope import Resources, StepFailed, guidance_in
+from holdfast.workflows.settings import AgentContext
 
 logger = logging.getLogger("holdfast")
 
@@ -39,6 +40,21 @@ class CallAgent(Kind):
         self._agent, self._timeout, self._name = step.agent, step.timeout, step.name
         self._tools = tuple(_tool(target, resources) for target in step.agent.tools)
         self._price = None if step.agent.price is None else step.agent.price.model_dump()
+        workflow = resources.workflow
+        self._instructions = (
+            None if workflow is None else self.text("workflow.instructions", workflow.instructions)
+        )
+        self._context = AgentContext() if workflow is None else workflow.context
+        self._mode = step.agent.context or self._context.mode
+        if self._mode != "explicit":
+            self._paths |= {("inputs",), ("steps",)}
+
+    def settings(self) -> dict[str, Any]:
+        workflow = self._resources.workflow
+        if workflow is None:
+            return {}
+        context = {} if self._mode == "explicit" else {"context": [self._mode, self._context.max_characters]}
+        return context | ({"instructions": workflow.instructions} if workflow.instructions else {})
 
     def functions(self) -> Sequence[Callable[..., Any]]:
         return [tool.function for tool in self._tools]
@@ -48,7 +64,7 @@ class CallAgent(Kind):
         try:
             reply = ctx.recall("reply")
             if not reply:
-                request = self._request(scope, guidance_in(state))
+                request = self._request(scope, state)
                 self._resources.budget.refuse_if_empty(ctx)
                 self._check_price(request.model)
                 reply = ctx.once("reply", self._call, request, ctx)
@@ -82,13 +98,14 @@ class CallAgent(Kind):
         error.args = (self._resources.hide_cut(str(error)),)
         return error
 
-    def _request(self, scope: Mapping[str, Any], guidance: str) -> AgentRequest:
-        agent = self._agent
-        filled = {name: self.fill(name, scope) for name in agent.templates}
-        if guidance:
-            filled["system"] = f"{filled['system']}\n\n{guidance}".lstrip()
+    def _request(self, scope: Mapping[str, Any], state: State) -> AgentRequest:
+        agent, texts = self._agent, {name: self.fill(name, scope) for name in self._agent.templates}
+        instructions = "" if self._instructions is None else self._instructions.fill(scope)
+        texts["system"] = "\n\n".join(text for text in (instructions, texts["system"], guidance_in(state)) if text)
+        if self._mode != "explicit":
+            texts["prompt"] = "\n\n".join([*self._known(scope, state), texts["prompt"]])
         return AgentRequest(
-            **filled,
+            **texts,
             output_schema=agent.output,
             tools=self._tools,
             temperature=agent.temperature,
@@ -96,6 +113,18 @@ class CallAgent(Kind):
             timeout=self._timeout,
             max_turns=agent.max_turns,
         )
+
+    def _known(self, scope: Mapping[str, Any], state: State) -> list[str]:
+        """Return the inputs and the outputs so far as texts; of too much, the oldest are left out."""
+        last = origin_of(state).checkpoint_node.rpartition("/")[2].partition(":")[0]
+        found = [f"Inputs:\n{_as_text(scope['inputs'])}"] if scope["inputs"] else []
+        for name, step in scope["steps"].items():
+            is_wanted = self._mode == "accumulate" or name == last
+            if is_wanted and step.get("status") == "completed" and step.get("output") is not None:
+                found.append(f"Output of step {name!r}:\n{_as_text(step['output'])}")
+        while found and sum(map(len, found)) > self._context.max_characters:
+            del found[0]
+        return found
 
     def _spend(
         self, ctx: Context, model: str, usage: Usage, reply: AgentReply | None = None
@@ -129,6 +158,10 @@ class _Streaming:
     def rest(self) -> None:
         if self._line:
             self._emit(self._resources.hide(self._line))
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else write_json(value, "agent.context").decode()
 
 
 def _tool(target: str, resources: Resources) -> Tool:

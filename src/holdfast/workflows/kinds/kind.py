@@ -21,8 +21,9 @@ from holdfast.workflows.language.templates import (
     render_tree,
     tree_paths,
 )
-from holdfast.workflows.model import Part, Question, Step
+from holdfast.workflows.model import Question, Step
 from holdfast.workflows.scope import EndedInFailure, Resources, StepFailed
+from holdfast.workflows.settings import Part
 
 Paths = set[tuple[str, ...]]
 Result = dict[str, Any]
@@ -130,6 +131,10 @@ class Kind:
     def functions(self) -> Sequence[Callable[..., Any]]:
         """Return the functions that make it other work when they change, beside the definition."""
         return ()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the workflow that make it other work when they change."""
+        return {}
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
         """Do the work: return a `Result`, or an awaitable of one."""

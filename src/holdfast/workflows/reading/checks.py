@@ -15,7 +15,7 @@ from holdfast.workflows.reading.source import DataPath, Source
 
 MADE_UP = "__unread__"
 """The beginning of the names that steps without a readable one are given."""
-SCOPE = frozenset({"inputs", "steps", "visits", "vars", "workflow"})
+SCOPE = frozenset({"inputs", "steps", "visits", "vars", "workflow", "metadata", "state"})
 """The names that every expression and template sees."""
 RESERVED = SCOPE | {
     "output", "outputs", "answer", "secrets", "item", "index", "key", "ledger",

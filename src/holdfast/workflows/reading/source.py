@@ -5,6 +5,7 @@ What is ambiguous, hidden or endless is refused.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -124,7 +125,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000
 _TAG_HINT = "remove it; the only tag is !file, which takes the text of another file"
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 _SCRIPT = re.compile(
-    r"steps\0\d+(\0(parallel|while_loop)(\0steps)?\0\d+)*\0shell(\0run)?|workflow\0hooks\0[^\0]*"
+    r"(imports\0\d+\0)?steps\0\d+(\0(parallel|while_loop)(\0steps)?\0\d+)*\0shell(\0run)?|workflow\0hooks\0[^\0]*"
 )
 """The paths of shell scripts, where `${NAME}` belongs to the shell."""
 
@@ -492,6 +493,86 @@ class Includes:
             raise ValueError(f"byte {error.start + 1} of it is not UTF-8") from None
 
 
+# `workflow.imports`: the variables and steps of other files.
+
+
+class Imports:
+    """The variables and steps that a workflow file imports, put where the file uses them."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._steps = reader, dict[str, tuple[DataPath, dict[str, Any]]]()
+
+    def into(self, data: Any) -> Any:
+        """Return the data of a file with what it imports; what is no import or no step is left to the checks."""
+        workflow = data.get("workflow") if isinstance(data, dict) else None
+        listed = workflow.get("imports") if isinstance(workflow, dict) else None
+        if isinstance(workflow, dict) and isinstance(listed, list):
+            shared: dict[str, Any] = {}
+            for index, each in enumerate(listed):
+                file, prefix = (each.get("file"), each.get("as")) if isinstance(each, dict) else (each, None)
+                if isinstance(file, str):
+                    found = self._read(file, index, prefix if isinstance(prefix, str) else "")
+                    shared |= {prefix: found} if isinstance(prefix, str) and prefix else found
+            if shared and isinstance(workflow.get("vars", {}), dict):
+                workflow["vars"] = {**shared, **workflow.get("vars", {})}
+        if isinstance(data, dict):
+            self._expand(data.get("steps"), ("steps",))
+        return data
+
+    def _read(self, file: str, index: int, prefix: str) -> dict[str, Any]:
+        """Keep the steps of a file, and return its variables."""
+        path: DataPath = ("imports", index)
+        place = self._reader.values["workflow", "imports", index]
+        before = len(self._reader.problems)
+        data = self._reader.includes.read(self._reader, place, file, path, 1)
+        if len(self._reader.problems) > before:
+            return {}
+        parts = {"vars": dict, "steps": list}
+        if not isinstance(data, dict) or any(
+            not isinstance(data.get(key), parts.get(key, ())) for key in data
+        ):
+            hint = "an imported file is YAML, and has `vars:` with fields and a list of `steps:` only"
+            self._reader.problems.append(place.problem(f"{file!r} cannot be imported", hint))
+            return {}
+        for number, step in enumerate(data.get("steps", ())):
+            name = step.get("name") if isinstance(step, dict) else None
+            if isinstance(name, str):
+                self._steps[f"{prefix}.{name}" if prefix else name] = (*path, "steps", number), step
+        return dict(data.get("vars", {}))
+
+    def _expand(self, steps: Any, path: DataPath) -> None:
+        """Replace `uses` by the fields of the imported step, members of steps included."""
+        for index, step in enumerate(steps if isinstance(steps, list) else ()):
+            if not isinstance(step, dict):
+                continue
+            if isinstance(step.get("uses"), str):
+                steps[index] = step = self._used(step, (*path, index))
+            for kind in ("parallel", "while_loop"):
+                inner, below = step.get(kind), (*path, index, kind)
+                if isinstance(inner, dict):
+                    inner, below = inner.get("steps"), (*below, "steps")
+                self._expand(inner, below)
+
+    def _used(self, step: dict[str, Any], path: DataPath) -> dict[str, Any]:
+        reader, place = self._reader, self._reader.values[*path, "uses"]
+        own = {name: value for name, value in step.items() if name != "uses"}
+        if step["uses"] not in self._steps:
+            known = ", ".join(list(self._steps)[:20]) or "none; list its file under workflow.imports"
+            message = f"there is no imported step {step['uses']!r:.100}"
+            reader.problems.append(place.problem(message, f"imported are: {known}"))
+            return own
+        source, imported = self._steps[step["uses"]]
+        taken = {name: value for name, value in imported.items() if name not in own}
+        size = len(source)
+        for places in (reader.values, reader.keys):
+            below = [
+                (found, at) for found, at in places.items() if found[:size] == source and len(found) > size
+            ]
+            reader.count(place, len(below), 0)
+            places.update({(*path, *found[size:]): at for found, at in below if found[size] in taken})
+        return {**copy.deepcopy(taken), **own}
+
+
 # The file as a whole.
 
 
@@ -585,7 +666,7 @@ def read_source(
     folder = path.parent if base is None else base
     reader = Reader(Includes(folder, included or {}, only_included), env)
     try:
-        data = reader.read(Page(str(path), content), content)
+        data = Imports(reader).into(reader.read(Page(str(path), content), content))
     except Stop as stop:
         raise WorkflowInvalid([*reader.problems, stop.problem]) from None
     if reader.problems:

@@ -23,7 +23,6 @@ from holdfast.workflows.model import (
     File,
     Http,
     JsonState,
-    Part,
     Query,
     Question,
     Shell,
@@ -43,6 +42,7 @@ from holdfast.workflows.scripts import (
     program_problem,
     sql_parameters,
 )
+from holdfast.workflows.settings import Part
 
 _INSIDE = "give it to the steps inside"
 _OPTIONS: tuple[tuple[str, set[str], dict[str, str]], ...] = (
@@ -337,6 +337,8 @@ def texts(draft: Draft) -> Iterator[Text]:
     for name, script in draft.definition.workflow.hooks.model_dump(exclude_none=True).items():
         path = ("workflow", "hooks", name)
         yield Text(path, script, SCOPE | {"output", "status", "error"}, f"the hook {name}")
+    workflow = draft.definition.workflow
+    yield Text(("workflow", "instructions"), workflow.instructions, SCOPE, "workflow.instructions")
     for placed in draft.steps:
         yield from _conditions(placed)
         if placed.path not in draft.unread:
@@ -406,7 +408,7 @@ def _tree(path: DataPath, value: Any, names: frozenset[str], place: str) -> Iter
 
 _EXPRESSION = "write it like `output.count > 3 and inputs.mode == 'fast'`"
 _TEMPLATE = "write values as {{ inputs.name }}, and {{ '{{' }} for the braces themselves"
-_DASHED = re.compile(r"(?<![\w.])(inputs|steps|vars|visits)\.([A-Za-z_]\w*-[\w-]*)")
+_DASHED = re.compile(r"(?<![\w.])(inputs|steps|vars|visits|metadata|state)\.([A-Za-z_]\w*-[\w-]*)")
 _MOST_OF_A_TEXT = 50
 _WORKFLOW = ("name", "run_id")
 _STEP = ("status", "output", "error", "outputs", "errors", "answer", "answers", "exit_code", "stderr",
@@ -421,7 +423,6 @@ _ELSEWHERE = {
         "secrets are for python `with`, shell, http, agent and sql steps",
     ),
     "env": ("is not known", "write ${NAME} for a variable of the environment, secrets.NAME for a secret"),
-    "state": ("is not known", "write steps.NAME.output for what a step gave, inputs.NAME for an input"),
 }
 
 
@@ -448,6 +449,8 @@ class _Names:
             "steps": ("there is no step", draft.names or None),
             "visits": ("there is no step", draft.names or None),
             "vars": ("workflow.vars has no", draft.declared("vars")),
+            "metadata": ("workflow.metadata has no", draft.declared("metadata")),
+            "state": ("workflow.state_schema has no", draft.declared("state_schema")),
             "workflow": ("`workflow` has no", _WORKFLOW),
         }
 
@@ -475,6 +478,8 @@ class _Names:
             if not close and top in ("steps", "visits") and not self._draft.all_named:
                 return None
             every = f"known are {listed(known)}" if known else f"declare it: workflow.{top} is empty"
+            if top == "state":
+                every = "declare it in workflow.state_schema; what a step gave is steps.NAME.output"
             return self._at(text, path[:2], f"{what} {path[1]!r}", close or every)
         if top != "steps" or len(path) == 2 or path[2] in _STEP:
             return None

@@ -17,11 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.errors import did_you_mean
-from holdfast.workflows.model import KINDS, STEP_NAME, Definition, Part, Step
+from holdfast.workflows.model import KINDS, Definition, Step
 from holdfast.workflows.reading.checks import MADE_UP, Draft, check_names, check_order
 from holdfast.workflows.reading.problems import MOST_PROBLEMS, Problem, WorkflowInvalid, given, listed
 from holdfast.workflows.reading.source import DataPath, Source
 from holdfast.workflows.reading.step_checks import check_kinds, check_texts
+from holdfast.workflows.settings import STEP_NAME, Part
 
 _ROUNDS = 20
 """How often what does not fit is left out: what is left may lack something required, and then goes as a whole."""
@@ -181,14 +182,49 @@ def _cure(data: Any, error: _Error, expected: str) -> str:
     return f"write {expected}"
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("agents", "blocks", "nodes"), "`steps`"),
+    "outputs": "`output`",
+    "entry_point": "`entry`",
+    "input": "`inputs`",
+    "variables": "`vars` of `workflow`",
+    "runtime": "`model` and the other fields of each `agent`",
+    "config": "`checkpoint` of `workflow`",
+    "depends_on": "`after`",
+    "condition": "`when`",
+    "goto": "`routes`",
+    "while": "`while_loop`",
+    "dynamic_parallel": "`for_each`",
+    **dict.fromkeys(("script", "Shell"), "`shell`"),
+    "run": "`python` or `shell`",
+    **dict.fromkeys(("human_gate", "questions", "Prompt", "prompt"), "`ask`"),
+    "terminate": "`end`",
+    **dict.fromkeys(("create_file", "edit_file", "read_files"), "`file: {create|edit|read: PATH}`"),
+    **{f"{verb}_json_state": f"`json_state: {{{verb}: PATH}}`" for verb in ("read", "write", "merge")},
+    "llm_call": "`agent`",
+    "http_call": "`http`",
+    "type": "the kind itself, such as `shell:` or `agent:`",
+    "continue_on_error": "`on_error: continue`",
+    "for_each_mode": "`mode` of `for_each`",
+    "timeout_seconds": "`timeout`",
+    "budget_usd": "`budget`",
+    "max_attempts": "`attempts`",
+    "delay_seconds": "`delay`",
+    "retry_on": "`on`",
+}
+"""Names that other systems have for fields."""
+
+
 def _unknown_hint(path: DataPath, may_search: bool) -> str:
     model, name = _model_at(path[:-1]) or Definition, str(path[-1])
     known = _fields(model)
     inner = {place: _model_of(declared) for place, declared in _fields(model).items()}
     inside = [f"`{place}`" for place, part in inner.items() if part is not None and name in _fields(part)]
-    if inside:
+    if inside and name not in ("type", "condition"):
         return f"it belongs inside {' or '.join(inside)}"
     close = did_you_mean(name, known) if may_search else ""
+    if other := _OTHER_NAMES.get(name):
+        close = f"here it is {other};"
     return f"{close} allowed here: {listed(known)}".strip()
 
 
