@@ -42,6 +42,7 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "calls",
         "circuit.open": "a node failed too often in a row and is left alone for a while; data: step, failures, seconds",
         "circuit.close": "a node that was left alone has succeeded again; data: step",
+        "secrets.use": "a step of a workflow file is about to use secrets; data: step, attempt, names",
         "once.in_doubt": "a function given to ctx.once was interrupted earlier; data: step, key, decision: "
         "rerun, skip, ask, fail, look or done",
         "state.create": "a state was made; data: keys",

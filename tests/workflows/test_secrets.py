@@ -23,9 +23,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
+from holdfast.events import Event
+from holdfast.journal.journal import Journal
 from holdfast.state.ops import freeze
+from holdfast.stores import open_store
+from holdfast.views.timeline import timeline
 from holdfast.workflows.language.templates import TemplateError, compile_expression
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, SecretMissing, Secrets
+from tests.workflows.workshop import Workshop
 
 KEY = "s3cr3t/K&y'\"+\\ü x"
 
@@ -422,3 +427,32 @@ def test_a_secret_that_is_not_set_hints_at_one_that_is() -> None:
 
     with pytest.raises(SecretMissing, match=r"set HOLDFAST_SECRET_API_KY .*; did you mean 'API_KEY'\?$"):
         secrets["API_KY"]
+
+
+def test_the_journal_names_the_secrets_that_steps_used_and_never_their_values(shop: Workshop) -> None:
+    """R2.7: the audit log: which step used which secrets, when, at each attempt; stored before they are used."""
+    shop.env |= {"WORKFLOW_SECRET_TOKEN": "opensesame", "HOLDFAST_SECRET_OTHER": "swordfish"}
+    heard: list[Event] = []
+    text = """
+    steps:
+      - name: fails
+        retry: {attempts: 2, delay: 1ms}
+        on_error: continue
+        shell: {run: 'test "$T" = nothing', env: {T: "{{ secrets.TOKEN }}"}}
+      - {name: python, python: "steps.py:say", with: {word: "{{ secrets.OTHER }} {{ secrets['TOKEN'] }}"}}
+      - {name: plain, set: {x: 1}}
+    """
+    shop.run(text, observer=heard.append)
+    journal = Journal(open_store(shop.url))
+    told = [moment for moment in timeline(journal, "r") if moment.type == "secrets.use"]
+    journal.store.close()
+
+    assert [(each.step, each.data["names"]) for each in told] == [
+        ("fails#1", ["TOKEN"]),
+        ("fails#1", ["TOKEN"]),
+        ("python#1", ["OTHER", "TOKEN"]),
+    ]
+    assert all(each.at for each in told) and told[-1].text == "python#1 uses secrets: OTHER, TOKEN"
+    assert [event.data["attempt"] for event in heard if event.type == "secrets.use"] == [1, 2, 1]
+    raw = (shop.folder / "runs.db").read_bytes() + repr(heard).encode()
+    assert b"opensesame" not in raw and b"swordfish" not in raw

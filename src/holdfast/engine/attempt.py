@@ -17,7 +17,15 @@ from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal, doubt
 from holdfast.errors import CircuitOpen, CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
 from holdfast.graph.graph import AFTER_A_LOSS, RESULTS, CircuitBreaker, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
-from holdfast.journal.run_state import DONE, IN_DOUBT, INTERRUPTED, STILL_IN_DOUBT, Frame, Step
+from holdfast.journal.run_state import (
+    DONE,
+    IN_DOUBT,
+    INTERRUPTED,
+    MORE_ITERATIONS,
+    STILL_IN_DOUBT,
+    Frame,
+    Step,
+)
 from holdfast.names import LazyModule
 from holdfast.state.ops import Op, make_op
 from holdfast.state.state import State, check_untouched, was_handed_out
@@ -353,10 +361,21 @@ class Results:
         self.failed(step, error, 0.0, repeatable=False)
 
     def ask_what(self, step: Step, kind: str) -> None:
-        """Pause until somebody says what to do with an interrupted step."""
+        """Pause until somebody says what to do with an interrupted step, or allows more iterations."""
+        if kind == MORE_ITERATIONS:
+            self._record(self._more_iterations(step))
+            return
         what = _QUESTIONS[kind].format(crashes=step.crashes)
         prompt = f"step {step_label(step.id)!r} {what}; rerun, skip or fail it?"
         self._record(doubt_pause(self._host.codec, step, kind, kind, INTERRUPTED, prompt))
+
+    def _more_iterations(self, step: Step) -> Paused:
+        run, frame = self._saving.run, step.frame
+        used = run.frames[frame].waves
+        prompt = f"the run has used {used} iterations, all that it may. How many more? 0 lets it fail."
+        schema = self._host.codec.encode({"type": "integer", "minimum": 0})
+        about = (step.id, step.node, MORE_ITERATIONS, prompt, schema)
+        return Paused(f"{step.id}:{MORE_ITERATIONS}", "ask", *about, since=clock.time())
 
     def pause_at(self, kind: str, step: Step) -> None:
         """Pause before or after a step, as `kind` says, or only say so."""

@@ -17,7 +17,16 @@ from holdfast import clock
 from holdfast.engine.once import Onces, PauseSignal, Policy, StopSignal, Terminated, check_policy
 from holdfast.errors import AnswerTimeout, CodecError, StateInvalid
 from holdfast.journal.records import Noted, Paused, Spent
-from holdfast.journal.run_state import EXPIRED, INTERRUPTED, SLEEP, Step, once_question
+from holdfast.journal.run_state import (
+    EXPIRED,
+    INTERRUPTED,
+    MORE_BUDGET,
+    MORE_ITERATIONS,
+    SECRETS_USED,
+    SLEEP,
+    Step,
+    once_question,
+)
 from holdfast.names import LazyModule
 from holdfast.values import step_label
 
@@ -153,6 +162,11 @@ class Context:
         """US dollars that the steps of this run, over all its resumes, are known to have spent."""
         return self._host.spent()
 
+    @property
+    def granted(self) -> float:
+        """US dollars that somebody allowed this run beyond its budget."""
+        return self._host.run.granted.get(MORE_BUDGET, 0.0)
+
     def heartbeat(self) -> None:
         """Say that the step is alive: its timeout counts from now."""
         self._refuse_if_over()
@@ -218,10 +232,8 @@ class Context:
             self._asked = {}
         times = self._asked[_text(name)] = self._asked.get(name, 0) + 1
         name = name if times == 1 else f"{name}#{times}"
-        if name == INTERRUPTED or name.startswith(once_question("")):
-            raise StateInvalid(
-                f"a question cannot be named {name!r}; that is how interrupted steps are answered"
-            )
+        if name in (INTERRUPTED, MORE_ITERATIONS) or name.startswith(once_question("")):
+            raise StateInvalid(f"a question cannot be named {name!r}; that is a question of the engine")
         raw = self._step.answers.get(name)
         if raw == EXPIRED and default is not NOTHING:
             return True, default
@@ -305,6 +317,12 @@ class Context:
         """Return what `once` remembered under `key` in this step, or `default`."""
         known, value, _ = self._recalled(self._stored_key(key))
         return value if known else default
+
+    def _use_secrets(self, names: Sequence[str]) -> Noted:
+        """Tell the observers which secrets the step is about to use, and return what the journal says of it."""
+        facts = {"step": self.step, "attempt": self.attempt, "names": list(names)}
+        self._host.saving.emit("secrets.use", self.node, **facts)
+        return self._noted(SECRETS_USED, list(names))
 
     def _tell_doubt(self, key: str, decision: str) -> None:
         """Tell the observers what is done about a function that was interrupted."""

@@ -15,6 +15,7 @@ from holdfast.journal.run_state import (
     FAILED,
     GATED,
     INTERRUPTED,
+    MORE_ITERATIONS,
     READY,
     RETRYING,
     RUNNING,
@@ -45,6 +46,8 @@ class Rules:
     max_parallel: int = 256
     if_interrupted: str | None = None
     """Overrides what the nodes say, for one resume."""
+    asks_for_more: bool = False
+    """Whether somebody is asked for more iterations when a run has used them up."""
 
 
 class Start(NamedTuple):
@@ -94,7 +97,10 @@ class Reconcile(StepDecision):
 
 @dataclass(frozen=True, slots=True)
 class AskWhat(StepDecision):
-    """Pause until somebody says what to do with this interrupted step; `kind` is in_doubt or poison."""
+    """Pause until somebody says what to do with this step.
+
+    `kind` is in_doubt or poison if it was interrupted, or asks for more iterations.
+    """
 
     kind: str
 
@@ -170,7 +176,10 @@ def _frame(
 ) -> list[Decision]:
     decisions: list[Decision] = []
     done: list[str] = []
-    exhausted = frame.waves >= graph.max_iterations
+    exhausted, limit = frame.waves >= graph.max_iterations, graph.max_iterations
+    if exhausted:
+        limit += run.more_iterations(frame.path)
+        exhausted = frame.waves >= limit
     places = _places(graph, frame) if graph.parallel_limits else None
     gated = any(pause.kind == "after" for pause in run.pauses.values()) if run.pauses else False
     for step in frame.active.values():
@@ -180,7 +189,10 @@ def _frame(
         elif status in (RUNNING, WAITING, GATED, FAILED) or failed or gated:
             continue
         elif exhausted and status == READY:
-            return [ExceedIterations(frame, graph.max_iterations)]
+            if not rules.asks_for_more or MORE_ITERATIONS in step.answers:
+                return [ExceedIterations(frame, limit)]
+            if not any(pause.name == MORE_ITERATIONS for pause in run.pauses.values()):
+                return [AskWhat(step, MORE_ITERATIONS)]
         else:
             decision = _next(graph, step, rules)
             if isinstance(decision, (Start, OpenFrame)):

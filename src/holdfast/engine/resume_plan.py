@@ -65,6 +65,7 @@ from holdfast.journal.run_state import (
     GATED,
     IN_DOUBT,
     INTERRUPTED,
+    MORE_ITERATIONS,
     RETRYING,
     RUNNING,
     STILL_IN_DOUBT,
@@ -188,6 +189,8 @@ class _Unfinished:
             case AskWhat(kind="poison"):
                 times = f"{MAX_CRASHES} times by now: somebody has to say what to do with it"
                 return ASKED, f"{_STOPPED}, {times}"
+            case AskWhat(kind=kind) if kind == MORE_ITERATIONS:
+                return ASKED, "the iterations are used up: somebody is asked for more"
             case AskWhat():
                 return ASKED, f"{_STOPPED}; somebody is asked what to do with it"
             case SkipStep():

@@ -422,6 +422,7 @@ class StateGraph:
         on_change: str = "warn",
         checkpoint_dir: str | Path | None = None,
         time_limit: float | dt.timedelta | None = None,
+        on_limit: str = "fail",
         observer: ObserverLike = None,
         dialect: str | None = None,
         encryption_key: str | bytes | None = None,
@@ -443,6 +444,7 @@ class StateGraph:
         - `checkpoint_dir`: where a checkpoint file is written at every interrupt.
         - `time_limit`: seconds that one execution of a run may take; then it fails, and a resume has them again.
         - `dialect`: how events are named in streams, and for `observer`; see `stream`.
+        - `on_limit="ask"`: a run that has used up its `max_iterations` pauses and asks for more; by default it fails.
         - `encryption_key`: encrypts everything but ids, kinds, names and times; by default `HOLDFAST_KEY`.
         - `encryption="require"`: nothing unencrypted is written or read; without a key it is an error. So does
           `HOLDFAST_ENCRYPTION=require`.
@@ -457,11 +459,7 @@ class StateGraph:
         graph = self.build()
         interrupt_before, interrupt_after = _placed(graph, interrupt_before), _placed(graph, interrupt_after)
         guesses = self._checked(graph, [*interrupt_before, *interrupt_after], speculate, max_ahead)
-        one_of("interrupt", interrupt, ("stop", "notify"))
-        one_of("on_change", on_change, ON_CHANGE)
-        if max_parallel < 1:
-            raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
-        limit = _time_limit(time_limit)
+        _check_options(interrupt, on_change, on_limit, max_parallel)
         directory = checkpoint_dir if checkpoint_dir is not None else self._checkpoint_dir
         seal = _seal(encryption_key, encryption, directory)
         codec = Codec(_types(graph))
@@ -473,14 +471,14 @@ class StateGraph:
                 codec=codec,
                 policy=_policy(policy, durability),
                 retention=retention,
-                rules=Rules(frozenset(interrupt_before), barrier, max_parallel),
+                rules=Rules(frozenset(interrupt_before), barrier, max_parallel, None, on_limit == "ask"),
                 interrupt_after=frozenset(interrupt_after),
                 notify=interrupt == "notify",
                 checkpoint_dir=None if directory is None else Path(directory),
                 observer=resolve_observer(observer, dialect),
                 dialect=dialect,
                 on_change=on_change,
-                time_limit=limit,
+                time_limit=_time_limit(time_limit),
                 outline=graph.outline(),
                 is_memory_default=store is None and is_in_memory(opened),
                 guesses=guesses,
@@ -586,6 +584,14 @@ def _is_async(function: Callable[..., Any]) -> bool:
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _check_options(interrupt: str, on_change: str, on_limit: str, max_parallel: int) -> None:
+    one_of("interrupt", interrupt, ("stop", "notify"))
+    one_of("on_change", on_change, ON_CHANGE)
+    one_of("on_limit", on_limit, ("fail", "ask"))
+    if max_parallel < 1:
+        raise HoldfastError(f"max_parallel must be at least 1, not {max_parallel!r}")
 
 
 def _time_limit(given: float | dt.timedelta | None) -> float | None:

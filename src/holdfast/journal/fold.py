@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from holdfast.errors import CodecError
 from holdfast.journal import records
 from holdfast.journal.records import Record, Target
 from holdfast.journal.run_state import (
@@ -16,6 +17,8 @@ from holdfast.journal.run_state import (
     GATED,
     IN_DOUBT,
     INTERRUPTED,
+    MORE_BUDGET,
+    MORE_ITERATIONS,
     ONE_OFF,
     PATH_LENGTH,
     READY,
@@ -36,12 +39,14 @@ from holdfast.journal.run_state import (
     Write,
     copy_run,
     forget_notes,
+    frame_of,
     names_within,
     node_of,
     once_question,
     renamed_path,
     step_id,
 )
+from holdfast.state.codec import Codec
 from holdfast.state.ops import Op, advance
 from holdfast.values import RunStatus
 
@@ -406,10 +411,26 @@ def _answer(run: RunState, record: records.Answered, at: float) -> None:
         step.answers[pause.name] = record.value
     if pause.kind == "poison":
         step.crashes = 0
+    if (question := pause.name.partition("#")[0]) in (MORE_ITERATIONS, MORE_BUDGET):
+        key = question if question == MORE_BUDGET else f"{frame_of(pause.step)}:{question}"
+        run.granted[key] = run.granted.get(key, 0.0) + _allowed(record.value)
     if not any(other.step == step.id for other in run.pauses.values()):
         step.status = IN_DOUBT if pause.kind in ("in_doubt", "poison") else READY
         # To have slept is no attempt.
         step.tried = max(0, step.tried - 1) if pause.kind == SLEEP else 0
+
+
+_MOST = 1e12
+
+
+def _allowed(value: bytes) -> float:
+    """Return how much more an answer allows; nothing if it is no number."""
+    try:
+        found = Codec().decode(value)
+    except CodecError:
+        return 0.0
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return float(found) if is_number and 0 < found < _MOST else 0.0
 
 
 def _drop_pauses(run: RunState, step: str) -> None:

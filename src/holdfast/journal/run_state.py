@@ -14,6 +14,10 @@ from holdfast.values import RunStatus
 READY, RUNNING, IN_DOUBT, RETRYING = "ready", "running", "in_doubt", "retrying"
 WAITING, GATED, FAILED, DONE = "waiting", "gated", "failed", "done"
 INTERRUPTED = "if_interrupted"
+SECRETS_USED = "secrets"
+"""The note of a step that names the secrets that it used last."""
+MORE_ITERATIONS, MORE_BUDGET = "limits.iterations", "limits.budget"
+"""The questions that ask for more than a limit allows; the answer is how much more."""
 """The name under which people answer what to do with an interrupted step."""
 
 EXPIRED = b""
@@ -211,6 +215,8 @@ class RunState:
     """How often it was set to another place to do other work from there on."""
     resets: int = 0
     """How often the run was set to an earlier checkpoint, or to one of another run."""
+    granted: dict[str, float] = field(default_factory=dict)
+    """How much more than a limit somebody allowed, by question; iterations are counted by frame."""
 
     @property
     def root(self) -> Frame:
@@ -219,6 +225,10 @@ class RunState:
     def step(self, name: str) -> Step:
         """Return a step that is still active."""
         return self.frames[frame_of(name)].active[name]
+
+    def more_iterations(self, frame: str) -> int:
+        """Return how many iterations somebody allowed a frame beyond the limit of its graph."""
+        return int(self.granted.get(f"{frame}:{MORE_ITERATIONS}", 0))
 
     def active(self) -> Iterable[Step]:
         """Yield every active step of every frame."""

@@ -42,7 +42,7 @@ from holdfast.journal.records import (
     StepStarted,
     WaveFinished,
 )
-from holdfast.journal.run_state import ABOUT_DOUBTS, RunState
+from holdfast.journal.run_state import ABOUT_DOUBTS, SECRETS_USED, RunState
 from holdfast.journal.sealing import is_sealed
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
@@ -243,9 +243,18 @@ def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None)
             text = f"once {record.key!r} of {record.step} was in doubt, and runs again"
             data = {**_fields(record, "step", "key"), "decision": "rerun"}
             return "once.in_doubt", record.step, text, data
+        case Noted(key=key) if key == SECRETS_USED:
+            return _tell_secrets(record, codec)
         case WaveFinished() | Noted() | OnceStarted() | OnceFailed() | StepAdvanced():
             return None
     return _tell_intervention(record, codec, run_id)
+
+
+def _tell_secrets(record: Noted, codec: Codec) -> Telling:
+    found = codec.decode(record.value)
+    names = [str(name)[:100] for name in found[:100]] if isinstance(found, (list, tuple)) else []
+    text = f"{readable_step(record.step)} uses secrets: {', '.join(names)}"
+    return "secrets.use", record.step, text, {"names": names}
 
 
 def _tell_step(record: StepStarted | StepFinished | StepFailed | FrameOpened, codec: Codec) -> Telling:

@@ -412,9 +412,7 @@ class Step(Part):
     for_each: ForEach | None = optional(None, "Run the step once for every item.")
     retry: Retry | None = optional(None, "Retry policy.")
     timeout: Timeout | None = optional(None, "How long one attempt may take.")
-    circuit_breaker: CircuitBreaker | None = optional(
-        None, "When it is left alone because it keeps failing."
-    )
+    circuit_breaker: CircuitBreaker | None = optional(None, "When it is left alone because it keeps failing.")
     executor: str | None = optional(
         None,
         "Where a python step runs: threads, processes, processes:4, or dask:ADDRESS; else here.",

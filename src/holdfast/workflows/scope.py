@@ -17,6 +17,7 @@ from holdfast.engine.context import Context
 from holdfast.engine.decide import RouteFailed
 from holdfast.errors import INVALID, CommandRefused, HoldfastError, suggestion
 from holdfast.graph.graph import Graph
+from holdfast.journal.run_state import MORE_BUDGET
 from holdfast.state.state import State, origin_of
 from holdfast.stores.base import shown_url
 from holdfast.workflows.model import Definition, Step
@@ -420,17 +421,27 @@ class Budget:
 
     limit: float | None = None
     enforced: bool = True
+    asks: bool = False
+    """Whether somebody is asked for more."""
     _warned: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, limits: Limits) -> Budget:
-        return cls(limits.budget, limits.budget_mode == "enforce")
+        return cls(limits.budget, limits.budget_mode == "enforce", limits.on_limit == "ask")
 
     def refuse_if_empty(self, ctx: Context) -> None:
-        """Raise `BudgetExceeded` if no more may be spent, or warn once."""
-        if self.limit is None or (spent := ctx.spent) < self.limit:
-            return
-        message = f"the agents of this run have spent ${spent:.4f} of a budget of ${self.limit:.4f}"
+        """Raise `BudgetExceeded` if no more may be spent, ask for more, or warn once."""
+        while self.limit is not None and (spent := ctx.spent) >= (limit := self.limit + ctx.granted):
+            message = f"the agents of this run have spent ${spent:.4f} of a budget of ${limit:.4f}"
+            if not self.asks or not self.enforced or not self._is_granted(message, ctx):
+                self._refuse(message, ctx)
+                break
+
+    def _is_granted(self, message: str, ctx: Context) -> bool:
+        prompt = f"{message}. How many US dollars more? 0 lets the run fail."
+        return bool(ctx.ask(prompt, name=MORE_BUDGET, schema={"type": "number", "minimum": 0}) > 0)
+
+    def _refuse(self, message: str, ctx: Context) -> None:
         if self.enforced:
             raise BudgetExceeded(f"{message}; raise limits.budget in the workflow file, then resume")
         if ctx.run_id not in self._warned:

@@ -160,6 +160,10 @@ class Limits(Part):
     budget_mode: Literal["enforce", "audit"] = optional(
         "enforce", "Stop when the budget is spent, or only tell."
     )
+    on_limit: Literal["fail", "ask"] = optional(
+        "fail",
+        "What a run does that has used up its iterations or its budget: fail, or pause and ask for more.",
+    )
     max_parallel: int = optional(16, "How many steps run at once.", ge=1, le=1000)
 
 
@@ -244,7 +248,7 @@ class WorkflowSettings(Part):
     imports: list[Import] = optional([], "Files with `vars` and `steps` that this file uses.")
     state_schema: dict[str, StateKey] = optional({}, "Values that steps share, seen as state.NAME.")
     instructions: str = optional("", "Text before the `system` text of every agent; a template.")
-    context: AgentContext = optional(AgentContext(), "What agents are sent beside their prompts.")
+    context: AgentContext = optional(AgentContext(), "What its agents are sent, unless they say otherwise.")
     checkpoint: Checkpoint = optional(Checkpoint(), "How its runs are saved.")
     limits: Limits = optional(Limits(), "What its runs may use.")
     hooks: Hooks = optional(Hooks(), "Commands that run when a run starts, completes or fails.")

@@ -112,7 +112,10 @@ class Work:
         if reason := self._may_skip and self.why_skipped(state):
             return self.update(state, {"status": "skipped", "reason": reason})
         try:
-            result = self.kind.run(self._full_scope(state), state, ctx)
+            scope = self._full_scope(state)
+            if self._secrets:
+                ctx._host.note(ctx._use_secrets(sorted(self._secrets)), ctx)
+            result = self.kind.run(scope, state, ctx)
             return self.update(state, {"status": "completed", **result})
         except Exception as error:
             failure = clean(error, self.resources)
@@ -124,7 +127,10 @@ class Work:
         if reason := self._may_skip and self.why_skipped(state):
             return self.update(state, {"status": "skipped", "reason": reason})
         try:
-            result = await self.kind.run(self._full_scope(state), state, ctx)
+            scope = self._full_scope(state)
+            if self._secrets:
+                await ctx._host.note_async(ctx._use_secrets(sorted(self._secrets)), ctx)
+            result = await self.kind.run(scope, state, ctx)
             return self.update(state, {"status": "completed", **result})
         except Exception as error:
             failure = clean(error, self.resources)

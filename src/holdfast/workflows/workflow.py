@@ -446,9 +446,10 @@ class Workflow:
         `timeout` is how many seconds one execution may take, instead of the file's `limits.timeout`.
         `interactive` says that somebody can be asked about interrupted steps that may not simply be repeated.
         """
-        workflow = self.definition.workflow
+        workflow, budget = self.definition.workflow, Budget.of(self.definition.workflow.limits)
+        budget.asks = budget.asks and not skip_gates
         resources = dataclasses.replace(
-            self._resources, skip_gates=skip_gates, interactive=interactive, budget=Budget.of(workflow.limits)
+            self._resources, skip_gates=skip_gates, interactive=interactive, budget=budget
         )
         try:
             compiled = compile_workflow(self.definition, resources, self._files.definition, self.path)
@@ -461,6 +462,7 @@ class Workflow:
                 max_parallel=workflow.limits.max_parallel,
                 on_change=workflow.on_change,
                 time_limit=workflow.limits.timeout if timeout is None else timeout,
+                on_limit="fail" if skip_gates else workflow.limits.on_limit,
                 observer=observer,
             )
         except StepsInvalid as error:

@@ -202,7 +202,9 @@ def test_the_schema_of_the_format_is_for_editors() -> None:
 
     assert schema["$schema"].endswith("2020-12/schema") and schema["title"]
     assert schema["required"] == ["workflow", "steps"] and schema["additionalProperties"] is False
-    assert [option["required"] for option in schema["$defs"]["Step"]["oneOf"]] == [[kind] for kind in KINDS]
+    assert [option["required"] for option in schema["$defs"]["Step"]["oneOf"]] == [
+        [kind] for kind in (*KINDS, "uses")
+    ]
     assert json.loads(json.dumps(schema)) == schema
     for part in [schema, *schema["$defs"].values()]:
         assert part["description"]

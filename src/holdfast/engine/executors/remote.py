@@ -46,6 +46,7 @@ WAYS_OUT = {
     "heartbeat": "give the node a longer timeout",
     "cancelled": "a run that stops does not wait for it",
     "spent": "look at it in a node of its own without that executor",
+    "granted": "look at it in a node of its own without that executor",
 }
 
 

@@ -101,7 +101,9 @@ class CallAgent(Kind):
     def _request(self, scope: Mapping[str, Any], state: State) -> AgentRequest:
         agent, texts = self._agent, {name: self.fill(name, scope) for name in self._agent.templates}
         instructions = "" if self._instructions is None else self._instructions.fill(scope)
-        texts["system"] = "\n\n".join(text for text in (instructions, texts["system"], guidance_in(state)) if text)
+        texts["system"] = "\n\n".join(
+            text for text in (instructions, texts["system"], guidance_in(state)) if text
+        )
         if self._mode != "explicit":
             texts["prompt"] = "\n\n".join([*self._known(scope, state), texts["prompt"]])
         return AgentRequest(
