@@ -168,8 +168,8 @@ def test_the_items_of_a_for_each_share_the_count_of_their_node(service):
     assert sum("CircuitOpen" in warning for warning in outcome.warnings) == 7
 
 
-def test_a_guarded_node_in_a_chain_and_in_a_sub_graph_is_counted_by_its_place(service):
-    """R4.7: the fast path of plain chains leaves such nodes to the loop."""
+def test_a_guarded_node_in_a_sub_graph_is_counted_by_its_place(service):
+    """R4.7: as `outer/inner`."""
     inner = StateGraph(Log)
     inner.add_node("work", service, circuit_breaker=CircuitBreaker(failures=2, reset=LONG))
     inner.set_entry_point("work")
@@ -187,6 +187,21 @@ def test_a_guarded_node_in_a_chain_and_in_a_sub_graph_is_counted_by_its_place(se
     assert [type(failure(app)) for _ in range(3)] == [ConnectionError, ConnectionError, CircuitOpen]
     refused = failure(app)
     assert isinstance(refused, CircuitOpen) and refused.node == "nested/work"
+
+
+def test_a_guarded_node_inside_a_plain_chain_is_refused(service):
+    """R4.7: the fast path of plain chains leaves such nodes to the loop."""
+    graph = StateGraph(dict, name="plain")
+    graph.add_node("a", lambda state: {"a": 1})
+    graph.add_node("work", service, circuit_breaker=CircuitBreaker(failures=2, reset=LONG))
+    graph.add_node("z", lambda state: {"z": 1})
+    graph.set_entry_point("a")
+    graph.add_edge("a", "work")
+    graph.add_edge("work", "z")
+    app = graph.compile()
+
+    assert [type(failure(app)) for _ in range(3)] == [ConnectionError, ConnectionError, CircuitOpen]
+    assert service.calls == 2
 
 
 async def test_async_nodes_are_counted(service):

@@ -86,6 +86,22 @@ def test_the_results_are_in_the_state_of_the_fan_in_in_the_order_of_the_branches
     assert [dict(result) for result in seen] == [{"value": 7}, {"value": 100}]
 
 
+def test_the_results_are_gone_for_what_follows_the_fan_in():
+    """R4.1: also where a plain chain follows."""
+    seen: list[bool] = []
+    graph = StateGraph(dict, name="fan")
+    graph.add_node("ten", times(10))
+    graph.add_node("hundred", times(100))
+    graph.add_fanin_node("total", total)
+    graph.add_node("look", lambda state: seen.append("parallel_results" in state) or {"looked": True})
+    graph.add_parallel_edge(START, "ten", "total")
+    graph.add_parallel_edge(START, "hundred", "total")
+    graph.add_edge("total", "look")
+    graph.add_edge("look", END)
+    assert graph.compile().invoke({"value": 1}).state == {"value": 1, "total": 110, "why": [], "looked": True}
+    assert seen == [False]
+
+
 def test_a_branch_goes_along_its_edges_choices_and_loops_to_the_fan_in():
     """R4.1: conditional edges, routes and cycles inside a branch."""
     graph = StateGraph(dict, name="ways")
