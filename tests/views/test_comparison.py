@@ -191,5 +191,5 @@ def test_the_command(sqlite_url: str, call: Call) -> None:
     found = call("runs", "compare", "root", "fork1", "--json", "--store", sqlite_url).json
     assert found.pop("store") == store.url
     assert found == json.loads(json.dumps(app.compare("root", "fork1").as_json()))
-    assert call("runs", "compare", "root", "nobody", "--store", sqlite_url).code == 2
+    assert call("runs", "compare", "root", "nobody", "--store", sqlite_url).code == 1
     store.close()

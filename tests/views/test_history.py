@@ -223,7 +223,7 @@ def test_the_history_command(sqlite_url: str, call: Call) -> None:
     assert [each["run_id"] for each in members] == ["run1", "fork1"]
 
     assert call("history", "run1", "--tree", "-n", "2", "--store", sqlite_url).code == 2
-    assert call("history", "nobody", "--store", sqlite_url).code == 2
+    assert call("history", "nobody", "--store", sqlite_url).code == 1
     with_runs.close()
 
 

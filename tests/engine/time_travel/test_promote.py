@@ -240,7 +240,6 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
         ("runs", "rollback", "r"),
         ("runs", "promote", "r"),
         ("runs", "promote", "child@1"),
-        ("fork", "r@99"),
         ("fork", "r", "--run-id", "child"),
         ("fork", "r", "--as-node", "nobody"),
         ("fork", "r", "--set", "steps.first=1"),
@@ -249,6 +248,7 @@ def test_the_commands(sqlite_url: str, call: Call, tmp_path: Any, monkeypatch: p
     ):
         refused = call(*words, *url)
         assert refused.code == 2 and refused.err.startswith("holdfast: "), words
+    assert call("fork", "r@99", *url).code == 1
 
 
 def test_a_run_of_a_python_graph_is_forked_without_its_graph(sqlite_url: str, call: Call) -> None:
@@ -275,4 +275,4 @@ def test_a_resume_from_a_moment_begins_a_fork(
     assert call("resume", "r@second", "--json", *url).json["status"] == "completed"
     assert processes.ran(tmp_path) == ["first", "second", "gated", "gated"]
     refused = call("resume", "r@0", *url)
-    assert refused.code == 2 and "holdfast fork r@0 --run --store" in refused.err and "--run" in refused.err
+    assert refused.code == 1 and "holdfast fork r@0 --run --store" in refused.err and "--run" in refused.err

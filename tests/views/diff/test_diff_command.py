@@ -217,6 +217,19 @@ def test_keys_that_are_not_compared_are_named_by_text_json_and_patch(
         (["run-1@9"], "no checkpoint after wave 9"),
         (["run-1", "run-1@nowhere"], "no checkpoint after 'nowhere'"),
         (["run-1@0"], "nothing saved before that"),
+    ],
+)
+def test_what_is_not_found_is_a_failure(call: Call, sqlite_url: str, words: list[str], says: str) -> None:
+    steps(sqlite_url, {"a": 1}, {"a": 2})
+
+    refused = call("diff", *words)
+
+    assert refused.code == 1 and says in refused.err and refused.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
         (["run-1", "--key", "m"], "neither state has a key 'm'; there are: log, n"),
         (["run-1", "--all", "--max-lines", "3"], "give either --all or --max-lines"),
         (["run-1", "--json", "--all"], "are for text"),
