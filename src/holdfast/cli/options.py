@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
@@ -155,6 +156,7 @@ RUN_OPTIONS = (
         "What a saved step survives: a power loss (full), a killed process (process), or save at the end (exit).",
     ),
     value("--timeout", "DURATION", "How long one execution may take; by default as the file says."),
+    repeated("--metadata", "NAME=VALUE", "What templates see as metadata.NAME, beside what the file says."),
 )
 """The options that a run remembers: see `RunOptions`."""
 
@@ -237,6 +239,7 @@ class RunOptions:
     skip_gates: bool = False
     durability: str | None = None
     timeout: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def given(cls, options: Options) -> RunOptions:
@@ -246,6 +249,15 @@ class RunOptions:
             found["timeout"] = read_duration("--timeout", options.timeout)
             if found["timeout"] <= 0:
                 raise click.BadParameter(f"--timeout {options.timeout!r} must be more than 0 seconds")
+        found["metadata"] = {}
+        for pair in options.metadata:
+            name, mark, text = pair.partition("=")
+            if not mark or not name.isidentifier():
+                raise click.BadParameter(f"--metadata {pair!r} is not NAME=VALUE")
+            try:
+                found["metadata"][name] = json.loads(text)
+            except (ValueError, RecursionError):
+                found["metadata"][name] = text
         return cls(**found)
 
     @classmethod

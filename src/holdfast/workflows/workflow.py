@@ -254,12 +254,13 @@ def stored_options(config: Mapping[str, Any]) -> dict[str, Any]:
     found = config.get(_OPTIONS)
     if not isinstance(found, Mapping):
         return {}
-    durability, timeout = found.get("durability"), found.get("timeout")
+    durability, timeout, metadata = (found.get(name) for name in ("durability", "timeout", "metadata"))
     return {
         "interrupt_before": _names(found.get("interrupt_before")),
         "interrupt_after": _names(found.get("interrupt_after")),
         "skip_gates": found.get("skip_gates") is True,
         "durability": durability if isinstance(durability, str) else None,
+        "metadata": dict(metadata) if isinstance(metadata, Mapping) else {},
         "timeout": float(timeout) if isinstance(timeout, (int, float)) and timeout > 0 else None,
     }
 
@@ -440,10 +441,12 @@ class Workflow:
         interactive: bool = False,
         durability: str | None = None,
         timeout: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> App:
         """Return the workflow's graph on a store, by default the one that the file names.
 
-        `timeout` is how many seconds one execution may take, instead of the file's `limits.timeout`.
+        `timeout` is how many seconds one execution may take, instead of the file's `limits.timeout`; `metadata` is what
+        templates see beside the file's own, or instead of it.
         `interactive` says that somebody can be asked about interrupted steps that may not simply be repeated.
         """
         workflow, budget = self.definition.workflow, Budget.of(self.definition.workflow.limits)
@@ -452,7 +455,11 @@ class Workflow:
             self._resources, skip_gates=skip_gates, interactive=interactive, budget=budget
         )
         try:
-            compiled = compile_workflow(self.definition, resources, self._files.definition, self.path)
+            definition = self.definition
+            if metadata:
+                own = workflow.model_copy(update={"metadata": {**workflow.metadata, **metadata}})
+                definition = definition.model_copy(update={"workflow": own})
+            compiled = compile_workflow(definition, resources, self._files.definition, self.path)
             app = compiled.graph.compile(
                 self.store_url() if store is None else store,
                 interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
