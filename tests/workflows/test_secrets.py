@@ -440,6 +440,7 @@ def test_the_journal_names_the_secrets_that_steps_used_and_never_their_values(sh
         on_error: continue
         shell: {run: 'test "$T" = nothing', env: {T: "{{ secrets.TOKEN }}"}}
       - {name: python, python: "steps.py:say", with: {word: "{{ secrets.OTHER }} {{ secrets['TOKEN'] }}"}}
+      - {name: alone, python: "json:dumps", with: {obj: "{{ secrets.TOKEN }}"}}
       - {name: plain, set: {x: 1}}
     """
     shop.run(text, observer=heard.append)
@@ -451,8 +452,9 @@ def test_the_journal_names_the_secrets_that_steps_used_and_never_their_values(sh
         ("fails#1", ["TOKEN"]),
         ("fails#1", ["TOKEN"]),
         ("python#1", ["OTHER", "TOKEN"]),
+        ("alone#1", ["TOKEN"]),
     ]
-    assert all(each.at for each in told) and told[-1].text == "python#1 uses secrets: OTHER, TOKEN"
-    assert [event.data["attempt"] for event in heard if event.type == "secrets.use"] == [1, 2, 1]
+    assert all(each.at for each in told) and told[-2].text == "python#1 uses secrets: OTHER, TOKEN"
+    assert [event.data["attempt"] for event in heard if event.type == "secrets.use"] == [1, 2, 1, 1]
     raw = (shop.folder / "runs.db").read_bytes() + repr(heard).encode()
     assert b"opensesame" not in raw and b"swordfish" not in raw

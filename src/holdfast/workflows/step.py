@@ -145,7 +145,7 @@ class Work:
         """The node function: the form of the work that the kind needs."""
         if self.kind.is_async:
             return self.awaited
-        return self if self.kind.asks_engine else self.alone
+        return self if self.kind.asks_engine or self._secrets else self.alone
 
     def why_skipped(self, state: State) -> str:
         """Return why the step is not to be done, or nothing."""
