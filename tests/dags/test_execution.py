@@ -14,7 +14,7 @@ import pytest
 from holdfast import Context, ExecutionError, Retry
 from holdfast.dags import ControlledExecutor, DAGExecutionResult, DAGInvalid, DecisionPoint, Tools
 from holdfast.dags.tools import RateLimit
-from holdfast.errors import HoldfastError, NotPaused, RunFinished
+from holdfast.errors import AnswerRejected, HoldfastError, NotPaused, RunFinished
 from holdfast.fleet import Worker
 from holdfast.stores.base import Store
 from tests.processes import unmeasured
@@ -534,15 +534,74 @@ def test_a_task_below_the_confidence_needs_approval(shop: Workshop) -> None:
     assert "b: say(" in result.pauses[0].prompt and "a: say(" not in result.pauses[0].prompt
 
 
-def test_long_arguments_are_cut_in_the_question_and_complete_as_data(shop: Workshop) -> None:
+def test_all_that_is_approved_is_shown(shop: Workshop) -> None:
+    """R0.7: the list of calls, with their whole arguments, in Python and on the command line."""
     executor = shop.executor(approval="always")
-    dag = {"tasks": [task("a", text="x" * 1000)]}
+    tasks = [task(f"t{number}", text="z" * 50) for number in range(99)]
+    executor.execute({"tasks": [task("a", text="z" * 4000 + " rm -rf /"), *tasks]}, run_id="r")
 
-    result = executor.execute(dag, run_id="r")
+    (pause,) = executor.app.pauses("r")
+    line = [sys.executable, "-m", "holdfast", "show", "r", "--store", shop.url]
+    shown = subprocess.run(line, capture_output=True, text=True, check=True, env=unmeasured()).stdout
+    for text in (pause.prompt, shown):
+        assert "z rm -rf /'})" in text and "t98: say(" in text and "NOT SHOWN" not in text
 
-    assert result.pauses[0].prompt.endswith("… (1012 characters in all))")
-    (call,) = executor.next_calls("r")
-    assert call == {"id": "a", "tool": "say", "arguments": {"text": "x" * 1000}, "critical": False}
+
+def test_what_is_too_long_to_be_shown_is_named_with_its_digest(shop: Workshop) -> None:
+    """R0.7: nothing is left out silently; `next_calls` has the whole of it, with the digest that is approved."""
+    executor = shop.executor(approval="always")
+    long = "z" * 30_000 + " rm -rf /"
+    tasks = [task(f"t{number}", text=long) for number in range(60)]
+    prompt = executor.execute({"tasks": [*tasks, task("short", text="x")]}, run_id="r").pauses[0].prompt
+
+    calls = {call["id"]: call for call in executor.next_calls("r")}
+    assert calls["t0"]["arguments"] == {"text": long} and calls["t0"]["critical"] is False
+    assert f"… (cut: 30,030 characters in all, digest {calls['t0']['digest']})" in prompt
+    assert "short: say({'text': 'x'})" in prompt and len(prompt) < 60_000
+    assert "NOT SHOWN WHOLE: 60 of 61 calls" in prompt and "next_calls('r')" in prompt
+    executor.approve("r")
+    (approval,) = executor.resume("r").decisions
+    assert approval["calls"] == {name: call["digest"] for name, call in calls.items()}
+
+
+@pytest.mark.parametrize("answer", ["continue", {"action": "continue"}])
+def test_to_continue_is_not_to_approve(shop: Workshop, answer: Any) -> None:
+    """R0.7: `proceed` answers decision points only; an approval is given by "approve" and by nothing else."""
+    executor = shop.executor()
+    executor.execute({"tasks": [task("a"), task("p", "pay", "a", amount=5)]}, run_id="r")
+
+    with pytest.raises(AnswerRejected, match="'continue' gives none: approve, or reject"):
+        executor.proceed("r", by="ana")
+    for give in (executor.resume, executor.app.resume, executor.app.answer):
+        with pytest.raises(AnswerRejected, match="'approve', 'reject'"):
+            give("r", answer)
+    assert executor.resume("r").status == "paused" and shop.calls == ["a"]
+    executor.approve("r", by="ana")
+    assert executor.resume("r").status == "completed" and shop.calls == ["a", ("pay", 5)]
+
+
+def test_an_approval_holds_for_its_run_and_not_for_a_fork(shop: Workshop) -> None:
+    """R0.7: from every checkpoint of an approved run, a new run asks again; one approval is one call."""
+    executor = shop.executor()
+    executor.execute({"tasks": [task("a"), task("p", "pay", "a", amount=5)]}, run_id="r")
+    executor.approve("r", by="ana")
+    assert executor.resume("r").status == "completed"
+    points = executor.app.checkpoints("r")
+    between = [point for point in points if executor.app.state_at("r", point.id)["running"] == ["p"]]
+    assert between
+    shop.calls.clear()
+
+    for point in points[:-1]:
+        fork = executor.resume_from_checkpoint(point.id)
+        if executor.app.state_at("r", point.id)["statuses"].get("p") != "success":
+            assert fork.status == "paused" and fork.pauses[0].node == "approve"
+        assert ("pay", 5) not in shop.calls
+    fork = executor.resume_from_checkpoint(between[0].id)
+    executor.approve(fork.run_id, by="bob")
+    done = executor.resume(fork.run_id)
+    assert done.status == "completed" and shop.calls.count(("pay", 5)) == 1
+    given = [(each["by"], each["run_id"]) for each in done.decisions]
+    assert given == [("ana", "r"), ("bob", fork.run_id)]
 
 
 def test_an_agent_writes_its_costs_into_the_ledger(shop: Workshop) -> None:

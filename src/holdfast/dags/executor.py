@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from holdfast.dags.definition import ERROR, FAILED_SAFE, SUCCESS, layers, read_dag
+from holdfast.dags.definition import ERROR, FAILED_SAFE, SUCCESS, call_hash, layers, read_dag
 from holdfast.dags.planning import (
+    CONTINUE,
     MANUAL,
+    NO_APPROVAL,
     ON_ERROR,
     Board,
     DAGAborted,
@@ -18,6 +20,7 @@ from holdfast.dags.planning import (
     Planner,
     call_arguments,
     checked_config,
+    is_approved,
     read_decision,
 )
 from holdfast.dags.tools import (
@@ -31,7 +34,7 @@ from holdfast.dags.tools import (
 from holdfast.engine.app import App
 from holdfast.engine.resume import ResumeKeywords
 from holdfast.engine.settings import Outcome, Pause
-from holdfast.errors import ExecutionError, HoldfastError, NotPaused, RunFinished
+from holdfast.errors import AnswerRejected, ExecutionError, HoldfastError, NotPaused, RunFinished
 from holdfast.events import Event
 from holdfast.state.ops import thaw
 from holdfast.state.state import State
@@ -295,7 +298,7 @@ class ControlledExecutor:
         return self.send(run_id, {"action": "abort"}, by=by, reason=reason)
 
     def proceed(self, run_id: str, *, by: str = "", reason: str = "") -> str:
-        """Answer a decision point with "continue"."""
+        """Answer a decision point with "continue"; an approval takes `approve` or `reject` instead."""
         return self.send(run_id, {"action": "continue"}, by=by, reason=reason)
 
     def approve(self, run_id: str, *, by: str = "", reason: str = "") -> str:
@@ -317,10 +320,12 @@ class ControlledExecutor:
         checked = read_decision(given)
         state = self.app.get_state(run_id)
         if waiting := [pause for pause in self.app.pauses(run_id) if pause.node in CONTROL]:
+            if waiting[0].node == APPROVE and checked["action"] == CONTINUE and not is_approved(given):
+                raise AnswerRejected(f"run {run_id!r}: {NO_APPROVAL}")
             Board.of(state, self.tools).apply(checked)
             receipt = self.app.answer(run_id, answers={waiting[0].id: given}, by=by)
             return "applied" if receipt.status == "applied" else "asked"
-        if checked["action"] == "continue":
+        if checked["action"] == CONTINUE:
             raise NotPaused(f"run {run_id!r} does not wait for a decision or an approval")
         info = next(iter(self.app.store.runs(run=run_id)))
         if info.status == RunStatus.COMPLETED:
@@ -330,17 +335,18 @@ class ControlledExecutor:
         return "asked" if done == "asked" else "applied"
 
     def next_calls(self, run_id: str) -> list[dict[str, Any]]:
-        """Return what the next layer of a run would call, complete: `id`, `tool`, `arguments`, `critical`."""
+        """Return what the next layer of a run would call, complete: `id`, `tool`, `arguments`, `critical`, `digest`.
+
+        The digest is the one that an approval of the call records, and that the question for it shows if it is long.
+        """
         state = self.app.get_state(run_id)
-        return [
-            {
-                "id": task.id,
-                "tool": task.tool,
-                "arguments": call_arguments(task, state),
-                "critical": task.tool not in self.tools or self.tools[task.tool].critical,
-            }
-            for task in Board.of(state, self.tools).ready()
-        ]
+        found = []
+        for task in Board.of(state, self.tools).ready():
+            critical = task.tool not in self.tools or self.tools[task.tool].critical
+            arguments = call_arguments(task, state)
+            facts = {"id": task.id, "tool": task.tool, "arguments": arguments, "critical": critical}
+            found.append({**facts, "digest": call_hash([task.data(), arguments])})
+        return found
 
     # Results.
 
@@ -431,7 +437,7 @@ class Events:
                 safe = self._tasks.get(name, {}).get("safe_to_fail", False)
                 self._counts[FAILED_SAFE if safe else ERROR] += 1
                 return "task_warning" if safe else "task_error", {**facts, "error": event.data["error"]}
-            case "complete" if not event.data["error"]:
+            case "complete" if not event.data["error"] and "tasks" in event.data["update"]:
                 self._counts[SUCCESS] += 1
                 result = thaw(event.data["update"]["tasks"][-1]["result"])
                 shown = repr(result)

@@ -58,7 +58,8 @@ PER_LAYER, ON_ERROR, MANUAL = "per_layer", "on_error", "manual"
 CONTINUE = "continue"
 ACTIONS = (CONTINUE, ABORT, "inject", "replan", "skip_layer", "modify")
 _SAME = {"approve": CONTINUE, "reject": ABORT}
-_SHOWN = 300
+_SHOWN, _BEGINNING, _MOST_CUT = 20_000, 300, 50
+"""How many characters of calls an approval shows whole, how many of a longer call, and how many of these."""
 STATE_VERSION = "dag"
 """The version of the state, by which others know that it holds a DAG."""
 _TRIES = 3
@@ -479,19 +480,23 @@ class Planner:
         prompt: str,
         config: Mapping[str, Any],
         proposed: dict[str, Any] | None = None,
+        is_approval: bool = False,
     ) -> dict[str, Any]:
         """Return somebody's decision, which is applied; the run pauses until it is there.
 
-        To approve is to continue, or to do what an agent proposed.
+        To approve is to continue, or to do what an agent proposed; to continue is not to approve.
         """
+        schema = APPROVAL_SCHEMA if is_approval else ANSWER_SCHEMA
         timeout, late = config["approval_timeout"], {"action": ABORT, "by": "time"}
         late["reason"] = "nobody answered in time"
         how: dict[str, Any] = {} if timeout is None else {"timeout": timeout, "default": late}
         while True:
-            answer = ctx.ask(prompt, name=name, schema=ANSWER_SCHEMA, **how)
+            answer = ctx.ask(prompt, name=name, schema=schema, **how)
             try:
                 decision = read_decision(answer)
-                if proposed is not None and _approves(answer):
+                if is_approval and decision["action"] == CONTINUE and not is_approved(answer):
+                    raise DAGInvalid("the answer", [NO_APPROVAL])
+                if proposed is not None and is_approved(answer):
                     decision = {**proposed, "by": decision.get("by", "")}
                 board.apply(decision)
             except DAGInvalid as error:
@@ -505,20 +510,19 @@ class Planner:
         board = Board.of(state, self.tools)
         if len(state["requests"]) > state["handled"]:
             return Command(goto=DECIDE)
-        tasks, calls, lines = board.ready(), {}, []
+        tasks, calls, texts = board.ready(), dict[str, str](), dict[str, str]()
         for task in tasks:
             if needs_approval(self.tools.get(task.tool), task, config):
                 arguments = call_arguments(task, state)
                 calls[task.id] = call_hash([task.data(), arguments])
-                lines.append(f"{task.id}: {task.tool}({_cut(repr(arguments))})")
+                texts[task.id] = f"{task.id}: {task.tool}({arguments!r})"
         if not calls:
             return Command(goto=DECIDE)
-        listed = lines[:50] + ([f"and {len(lines) - 50} more"] if len(lines) > 50 else [])
-        prompt = "approve the next layer?\n" + "\n".join(listed)
-        name = f"approval {board.layer} {call_hash([board.hash, calls])[:16]}"
-        decision = self._answer(board, ctx, name, prompt, config)
+        name = f"approval {board.layer} {call_hash([ctx.run_id, board.hash, calls])[:16]}"
+        prompt = _approval_prompt(texts, calls, ctx.run_id)
+        decision = self._answer(board, ctx, name, prompt, config, is_approval=True)
         if decision["action"] == CONTINUE:
-            board.note("approval", decision, tasks=list(calls), calls=calls)
+            board.note("approval", decision, tasks=list(calls), calls=calls, run_id=ctx.run_id)
             return self._dispatch(board, state, tasks)
         board.note("approval", decision)
         if board.aborted is not None:
@@ -546,12 +550,17 @@ class Planner:
         raise DAGAborted(f"the DAG was aborted: {state['aborted']}")
 
 
-ANSWER_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"enum": [*ACTIONS[:2], "skip_layer", *_SAME]},
-        {"type": "object", "properties": {"action": {"enum": [*ACTIONS, *_SAME]}}, "required": ["action"]},
-    ]
-}
+def _schema(actions: Iterable[str]) -> dict[str, Any]:
+    """Return what fits a question: an action that needs nothing else, or a mapping with any of them."""
+    known = [*actions]
+    alone = [action for action in known if action not in _NEEDS]
+    whole = {"type": "object", "properties": {"action": {"enum": known}}, "required": ["action"]}
+    return {"anyOf": [{"enum": alone}, whole]}
+
+
+ANSWER_SCHEMA = _schema([*ACTIONS, *_SAME])
+APPROVAL_SCHEMA = _schema([*_SAME, *ACTIONS[1:]])
+NO_APPROVAL = "an approval is asked for, and 'continue' gives none: approve, or reject"
 
 
 def call_arguments(task: Task, state: Mapping[str, Any]) -> Any:
@@ -562,12 +571,24 @@ def call_arguments(task: Task, state: Mapping[str, Any]) -> Any:
         return problem_of(error)
 
 
-def _cut(text: str) -> str:
-    """Return a text, or its beginning and how long it is."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters in all)"
+def _approval_prompt(texts: Mapping[str, str], digests: Mapping[str, str], run_id: str) -> str:
+    """Return the question for an approval of calls, with all of each; where that is too long, it says so."""
+    left, lines, cut = _SHOWN, list[str](), 0
+    for name, text in texts.items():
+        if len(text) <= left:
+            left -= len(text)
+            lines.append(text)
+        elif (cut := cut + 1) <= _MOST_CUT:
+            size = f"cut: {len(text):,} characters in all, digest {digests[name]}"
+            lines.append(f"{text[:_BEGINNING]}… ({size})")
+    if cut:
+        lines.append(f"NOT SHOWN WHOLE: {cut} of {len(texts)} calls, digest of all {call_hash(digests)};")
+        lines.append(f"see next_calls({run_id!r}) of the executor, or 'dag' and 'tasks' of the run's state")
+    return "\n".join(["approve the next layer?", *lines])
 
 
-def _approves(answer: Any) -> bool:
+def is_approved(answer: Any) -> bool:
+    """Return whether an answer says "approve", and not merely "continue"."""
     return bool((answer.get("action") if isinstance(answer, Mapping) else answer) == "approve")
 
 

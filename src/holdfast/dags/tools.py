@@ -16,6 +16,7 @@ from holdfast import clock
 from holdfast.dags.definition import (
     ERROR,
     FAILED_SAFE,
+    PENDING,
     SKIPPED,
     SUCCESS,
     Task,
@@ -261,7 +262,9 @@ class ToolNode:
 
     def run(self, state: State, ctx: Context, config: Mapping[str, Any]) -> dict[str, Any]:
         """Call a sync tool."""
-        task, arguments = self._ready(state, ctx, config)
+        task, arguments = task_of(state["task"]), self._ready(state, ctx, config)
+        if arguments is None:
+            return {"statuses": {task.id: PENDING}}
         if self.tool.rate_limit is not None:
             at = self.tool.rate_limit.reserve()
             while (left := at - clock.monotonic()) > 0:
@@ -274,7 +277,9 @@ class ToolNode:
 
     async def run_async(self, state: State, ctx: Context, config: Mapping[str, Any]) -> dict[str, Any]:
         """Call an async tool."""
-        task, arguments = self._ready(state, ctx, config)
+        task, arguments = task_of(state["task"]), self._ready(state, ctx, config)
+        if arguments is None:
+            return {"statuses": {task.id: PENDING}}
         if self.tool.rate_limit is not None:
             at = self.tool.rate_limit.reserve()
             while (left := at - clock.monotonic()) > 0:
@@ -286,18 +291,27 @@ class ToolNode:
     def _nap(self, left: float) -> float:
         return min(left, 0.2, (self.tool.timeout or 1.0) / 2)
 
-    def _ready(self, state: State, ctx: Context, config: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
-        """Return the task and its arguments; refuse one that is not exactly what was approved."""
+    def _ready(self, state: State, ctx: Context, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the arguments of the task; refuse one that is not exactly what was approved.
+
+        What was approved in another run, which this one began as a fork of, is asked for again: there are none then.
+        """
         task = task_of(state["task"])
         arguments = resolved(task, state)
         if needs_approval(self.tool, task, config):
-            approved = [entry for entry in state["decisions"] if entry["kind"] == "approval"]
-            digests = [entry["calls"].get(task.id) for entry in approved if entry["action"] == "continue"]
-            if call_hash([task.data(), arguments]) not in digests:
+            digest = call_hash([task.data(), arguments])
+            runs = [
+                entry["run_id"]
+                for entry in state["decisions"]
+                if entry["kind"] == "approval" and entry.get("calls", {}).get(task.id) == digest
+            ]
+            if not runs:
                 raise NotApproved(f"task {task.id!r} was not approved as it is now, and did not run")
+            if ctx.run_id not in runs:
+                return None
         if self.tool.takes_context:
             arguments["ctx"] = ctx
-        return task, arguments
+        return arguments
 
     def _done(self, state: State, task: Task, result: Any, begun: float) -> dict[str, Any]:
         if self.tool.decides:
