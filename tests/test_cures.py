@@ -542,7 +542,7 @@ def an_answer_that_comes_too_late(bench: Bench) -> None:
     bench.holdfast("run", bench.file(EXPIRING), "--run-id", "w", code=4)
     time.sleep(0.03)
     told = bench.holdfast("answer", "w", "yes", code=2)
-    assert "extended" in bench.paste(told, "holdfast runs extend")
+    assert "can be answered" in bench.paste(told, "holdfast runs extend")
     assert "completed" in bench.holdfast("resume", "w", "--answer", "yes")
 
 

@@ -70,6 +70,25 @@ def test_a_trace_file_has_a_span_per_attempt_and_execution(tmp_path: Path) -> No
     assert ("first", "ok") not in names
 
 
+LOUD = """
+workflow: {name: loud}
+steps:
+  - {name: f, shell: 'echo bad >&2; exit 3', retry: {attempts: 2, delay: 0s}}
+"""
+
+
+def test_a_trace_beside_other_files_tells_failures_as_failures(tmp_path: Path) -> None:
+    write(tmp_path, "loud.yaml", LOUD)
+    call(tmp_path, "run", "loud.yaml", "-q", "--trace-file", "t", "--events", "e", "--debug-state", "states")
+
+    assert [(span["name"], span["status"]) for span in lines(tmp_path / "t")] == [
+        ("f", "error"),
+        ("f", "error"),
+        ("run", "error"),
+    ]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "states").iterdir()} == {0o600}
+
+
 def test_states_are_written_after_each_checkpoint_and_never_overwritten(tmp_path: Path) -> None:
     """R4.6: --debug-state DIR."""
     write(tmp_path, "chain.yaml", CHAIN)

@@ -530,6 +530,24 @@ def test_only_open_questions_are_extended_and_by_sensible_times(stale: Callable[
         app.extend("r")
 
 
+def test_an_extension_never_shortens_a_time(memory: Store) -> None:
+    limited = one(asks(name="q", timeout=dt.timedelta(days=2))).compile(memory)
+    limited.invoke(run_id="limited")
+    before = limited.pauses("limited")[0].expires_at
+    limited.extend("limited", dt.timedelta(minutes=1))
+    kept = one(asks(name="q")).compile(memory, retention=Retention(pause_ttl=dt.timedelta(days=1)))
+    kept.invoke(run_id="kept")
+    since = kept.pauses("kept")[0].expires_at
+    kept.extend("kept", dt.timedelta(minutes=1))
+    free = one(asks(name="q")).compile(memory)
+    free.invoke(run_id="free")
+
+    assert limited.pauses("limited")[0].expires_at == before
+    assert since is not None and kept.pauses("kept")[0].expires_at == since
+    with pytest.raises(CommandRefused, match="'q' can be answered at any time"):
+        free.extend("free", dt.timedelta(minutes=1))
+
+
 def test_a_longer_time_of_its_own_beats_the_retention(memory: Store) -> None:
     graph = one(asks(name="q", timeout=dt.timedelta(hours=1)))
     app = graph.compile(memory, retention=Retention(pause_ttl=dt.timedelta(milliseconds=1)))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine.retention import janitor
 from holdfast.errors import ExecutionError
 from holdfast.events import Event
 from holdfast.values import RunStatus
@@ -86,6 +87,9 @@ class Witness:
         return outcome
 
     def _look(self, app: Any) -> None:
+        assert (
+            janitor.wait()
+        )  # Closing a file ends all locks of this process on it, those of the pruning thread too.
         for path in self.shop.folder.glob("runs.db*"):
             self.seen[path.name] = path.read_bytes()
         connection = sqlite3.connect(f"file:{self.shop.folder / 'runs.db'}?mode=ro", uri=True)

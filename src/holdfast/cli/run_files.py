@@ -145,6 +145,8 @@ class TraceFile:
 
     def on_event(self, event: Event) -> None:
         """Begin or end the span that an event is about."""
+        if event.type not in self.wants:
+            return
         step = str(event.data["step"]) if event.type.startswith("node.") else ""
         with self._lock:
             if event.type in ("graph.start", "checkpoint.resume", "node.start"):
@@ -221,6 +223,8 @@ class StateFiles:
 
     def on_event(self, event: Event) -> None:
         """Write the state of the checkpoint that was stored."""
+        if event.type not in self.wants:
+            return
         checkpoint = str(event.data.get("checkpoint_id", ""))
         try:
             state = self._read(event.run_id, checkpoint)
@@ -238,4 +242,6 @@ class StateFiles:
             self._number += 1
             name = "".join(sign if sign.isalnum() or sign in "_.-" else "_" for sign in event.node)[:80]
             path = self._folder / f"{self._number:04}-{name or 'start'}.json"
-        path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text + "\n")

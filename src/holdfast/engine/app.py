@@ -328,7 +328,7 @@ class App(AppBase):
 
         This works for expired questions, too. `duration` is a `timedelta` or seconds. Return as `edit` does.
         """
-        return self._send(run_id, control.extend(duration, pause), by, reason, 0.0)
+        return self._send(run_id, control.extend(self.pauses(run_id), duration, pause), by, reason, 0.0)
 
     def edit(
         self, run_id: str, update: Update, *, by: str = "", reason: str = "", timeout: float = 0.0

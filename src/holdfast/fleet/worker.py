@@ -166,6 +166,8 @@ class Worker:
                 if not found:
                     await self._rest()
             await self._drain()
+            if self._history is not None:
+                await self._trim(self._history)
             if self._asides:
                 await asyncio.wait(self._asides)
             if self._lacks is not None:
@@ -192,13 +194,16 @@ class Worker:
     async def _trim_history(self, history: History) -> None:
         """Delete the runs that exceed the history, now and again, until the worker stops."""
         while not self._stopping.is_set():
-            try:
-                gone = await in_background(trim_history, self._store, history.runs, history.max_age)
-                if gone:
-                    logger.info("deleted %d ended runs", gone)
-            except HoldfastError as error:
-                logger.warning("the history cannot be trimmed: %s", error)
+            await self._trim(history)
             await asyncio.sleep(TRIM_EVERY)
+
+    async def _trim(self, history: History) -> None:
+        try:
+            gone = await in_background(trim_history, self._store, history.runs, history.max_age)
+            if gone:
+                logger.info("deleted %d ended runs", gone)
+        except HoldfastError as error:
+            logger.warning("the history cannot be trimmed: %s", error)
 
     async def _claim(self) -> list[Claim]:
         room = self._concurrency - len(self._tasks)

@@ -53,6 +53,7 @@ from holdfast.workflows.workflow import Workflow, load_workflow
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.commands.inbox import RunCommand
+    from holdfast.engine.settings import Pause
 
 STEP = click.argument("step", metavar="STEP")
 CHANGES = click.argument("pairs", metavar="NAME=VALUE...", nargs=-1, required=True)
@@ -250,9 +251,10 @@ def extend(session: Session, options: Options) -> None:
       holdfast runs extend 3f2a --for 7d --question publish
     """
     steering = Steering(session, options)
-    command = control.extend(read_duration("--for", options.duration), options.question or "")
+    duration = read_duration("--for", options.duration)
+    command = control.extend(steering.pauses(), duration, options.question or "")
     what = f"question {options.question!r}" if options.question else "the open questions"
-    steering.send(command, f"{what} extended by {options.duration}", f"extend {what}")
+    steering.send(command, f"{what} can be answered for at least {options.duration}", f"extend {what}")
 
 
 @click.group()
@@ -418,6 +420,12 @@ class Steering:
         """Return changes to the state, or to the state that a step sees, by their paths in the state."""
         run = self._session.journal.load(self._info, Codec()).run
         return read_changes(run, self._workflow, pairs, step, is_of_file=self._is_of_file)
+
+    def pauses(self) -> tuple[Pause, ...]:
+        """Return what the run waits for."""
+        if self._app is not None:
+            return self._app.pauses(self._info.run)
+        return control.waiting(self._session.journal, self._info.run, codec=self.codec)
 
     def refuse_without_agents(self) -> None:
         """Refuse guidance for a run that asks no model."""

@@ -75,9 +75,16 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
         1.0,
     ),
     number(
-        "--history", 0, "N", "Delete completed and cancelled runs, but for the newest N; by default none."
+        "--history",
+        0,
+        "N",
+        "Delete submitted runs that are completed or cancelled, but for the newest N.",
     ),
-    value("--history-age", "DURATION", "Delete completed and cancelled runs after so long; by default none."),
+    value(
+        "--history-age",
+        "DURATION",
+        "Delete submitted runs that were completed or cancelled so long ago.",
+    ),
     flag("--until-idle", "Stop when nothing is queued, running or due within a second."),
     value("--name", "NAME", "The name of this worker; by default its host and process."),
     STORE_ONLY,

@@ -84,12 +84,24 @@ def skip(step: str) -> RunCommand:
     return RunCommand(SKIP, step=_step_name(SKIP, step))
 
 
-def extend(duration: Duration, pause: str = "") -> RunCommand:
-    """Return a command that lets a question, or all that are open, take an answer for so long from now."""
+def extend(pauses: Sequence[Pause], duration: Duration, pause: str = "") -> RunCommand:
+    """Return a command that lets a question, or all that are open, take an answer for so long from now.
+
+    `pauses` is what the run waits for: a question that may be answered for longer, or for ever, is left as it is.
+    """
     seconds = duration.total_seconds() if isinstance(duration, dt.timedelta) else duration
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < _LONGEST:
         raise StateInvalid(f"a question can be given from 0 seconds to 100 years, not {duration!r:.80}")
-    return RunCommand(EXTEND, pause=pause, value=Codec().encode(clock.time() + seconds))
+    found = [each for each in pauses if each.kind == "ask" and pause in ("", each.id, each.name)]
+    limits = [each.expires_at.timestamp() for each in found if each.expires_at is not None]
+    if found and len(limits) < len(found):
+        free = next(each.name for each in found if each.expires_at is None)
+        raise CommandRefused(
+            f"question {free!r} can be answered at any time; there is nothing to extend"
+            + ("; name the question that is meant" if limits else "")
+        )
+    until = max([clock.time() + seconds, *limits])
+    return RunCommand(EXTEND, pause=pause, value=Codec().encode(until))
 
 
 def modify(step: str, update: Update, codec: Codec | None = None) -> RunCommand:

@@ -145,7 +145,7 @@ def _extend(subject: Subject, command: RunCommand) -> list[Record]:
             pause.name,
             pause.prompt,
             pause.schema,
-            expires_at=until,
+            expires_at=max(until, pause.expires_at or until),
             since=pause.since,
         )
         for pause in found
