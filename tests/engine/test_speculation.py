@@ -187,6 +187,7 @@ ASKS: dict[str, Callable[[Any, Context], object]] = {
     "emit": lambda state, ctx: ctx.emit("hello"),
     "spend": lambda state, ctx: ctx.spend("model", cost=1.0),
     "spent": lambda state, ctx: ctx.spent,
+    "granted": lambda state, ctx: ctx.granted,
     "idempotency_key": lambda state, ctx: ctx.idempotency_key,
     "checkpoint_id": lambda state, ctx: state.checkpoint_id,
 }

@@ -194,6 +194,22 @@ def test_of_two_different_graphs_of_one_name_none_is_guessed(store):
     assert holdfast.resume("r", store=store).status == "completed"
 
 
+def test_a_store_that_was_closed_is_left_out_of_the_search(store, tmp_path):
+    graph = (
+        holdfast.StateGraph(dict, name="elsewhere")
+        .add_node("a", lambda state: None)
+        .add_edge(holdfast.START, "a")
+    )
+    gone = holdfast.open_store(f"sqlite:///{tmp_path / 'gone.db'}")
+    app = graph.compile(gone)
+    app.invoke({})
+    gone.close()
+
+    with pytest.raises(RunNotFound):
+        holdfast.resume("nobody")
+    assert app is not None
+
+
 @pytest.mark.parametrize(
     ("ident", "error"),
     [("nobody", RunNotFound), ("00000000-0000-4000-8000-000000000000", CheckpointNotFound)],

@@ -179,7 +179,7 @@ class AheadContext(Context):
         self._end_it()
 
     emit = spend = ask = ask_all = once = sleep = _end
-    spent = idempotency_key = _graph = property(_end)
+    spent = granted = idempotency_key = _graph = property(_end)
 
 
 class AheadAttempt(Attempt):

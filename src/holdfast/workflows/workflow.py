@@ -24,6 +24,7 @@ from holdfast.errors import (
     HoldfastError,
     Remedy,
     RunNotFound,
+    StoreError,
     UnknownWorkflow,
     did_you_mean,
 )
@@ -337,6 +338,9 @@ def _stored_run(
             return place, *find_run(place, target)
         except (RunNotFound, CheckpointNotFound) as error:
             problem = problem or error
+        except StoreError as error:
+            if place is chosen or not error.is_closed:
+                raise
     assert problem is not None
     if store is None:
         problem.remedies = (*problem.remedies, Remedy(text="say with store=… where it is stored"))

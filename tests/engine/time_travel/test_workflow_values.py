@@ -37,7 +37,10 @@ output: "{{ steps.inner.output }}"
 """
 
 FLOW = """
-workflow: {name: w, vars: {tone: dry, names: [x, y], wanted: 1, end: full, unused: 1}}
+workflow:
+  name: w
+  vars: {tone: dry, names: [x, y], wanted: 1, end: full, unused: 1}
+  checkpoint: {retention: {max_checkpoints: 100}}
 steps:
   - {name: plain, python: "acts.py:say", with: {word: "plain"}}
   - {name: toned, python: "acts.py:say", with: {word: "toned {{ vars.tone }}"}}
