@@ -14,7 +14,7 @@ import pytest
 from holdfast import Context, ExecutionError, Retry
 from holdfast.dags import ControlledExecutor, DAGExecutionResult, DAGInvalid, DecisionPoint, Tools
 from holdfast.dags.tools import RateLimit
-from holdfast.errors import AnswerRejected, HoldfastError, NotPaused, RunFinished
+from holdfast.errors import AnswerRejected, CommandRefused, HoldfastError, NotPaused, RunFinished
 from holdfast.fleet import Worker
 from holdfast.stores.base import Store
 from tests.processes import unmeasured
@@ -681,10 +681,45 @@ def test_an_executor_that_would_not_ask_does_not_lift_the_approvals_of_a_run(sho
     assert lenient.resume("r", "approve").status == "paused" and shop.calls == ["a"]
     done = lenient.resume("r", "continue", config={"approval": "never", "decisions": "manual"})
     assert done.status == "completed"
-    with pytest.raises(ExecutionError, match="approval must be one of"):
-        lenient.execute(dag, run_id="s")
-        shop.executor(approval="always").execute(dag, run_id="t")
-        lenient.resume("t", "approve", config={"approval": "nevr"})
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"aproval": "never"}, "a DAG has no option 'aproval'; .* did you mean 'approval'?"),
+        ({"approval": "nevr"}, "approval must be one of 'always', 'critical_only', 'never', not 'nevr'"),
+        ({"max_replans": -1}, "max_replans must be a whole number, 0 or more, not -1"),
+        ({"max_concurrency": 0}, "max_concurrency is no option of a run; make the executor with it"),
+    ],
+)
+def test_a_resume_refuses_options_that_a_run_does_not_have(
+    shop: Workshop, config: dict[str, Any], problem: str
+) -> None:
+    """S0.22: what the constructor refuses, a resume refuses, before anything is executed or recorded."""
+    executor = shop.executor(approval="always")
+    executor.execute({"tasks": [task("a")]}, run_id="r")
+    checkpoint = executor.app.get_state("r").checkpoint_id
+
+    with pytest.raises(HoldfastError, match=problem):
+        executor.resume("r", "approve", config=config)
+    with pytest.raises(HoldfastError, match=problem):
+        asyncio.run(executor.aresume("r", "approve", config=config))
+
+    assert executor.app.get_state("r").checkpoint_id == checkpoint and shop.calls == []
+
+
+@pytest.mark.parametrize("node", ["approve", "decide"])
+def test_what_is_between_layers_is_not_skipped(shop: Workshop, node: str) -> None:
+    """R0.7: to skip a question would end the run with tasks that never ran."""
+    executor = shop.executor(decisions="per_layer" if node == "decide" else "manual")
+    executor.execute({"tasks": [task("a"), task("p", "pay", "a", amount=5)]}, run_id="r")
+
+    with pytest.raises(
+        CommandRefused, match="it leads on to the next layer; use skip_layer, reject or abort"
+    ):
+        executor.app.skip("r", node)
+
+    assert executor.resume("r").pauses[0].node == node and shop.calls == ["a"]
 
 
 def test_an_approval_that_comes_too_late_aborts(shop: Workshop) -> None:

@@ -19,6 +19,7 @@ from holdfast.dags.planning import (
     Decide,
     Planner,
     call_arguments,
+    checked_changes,
     checked_config,
     is_approved,
     read_decision,
@@ -226,6 +227,7 @@ class ControlledExecutor:
         `target` is a run id, a checkpoint id, or the name of the workflow for its latest unfinished run. `answer`
         answers what the run waits for. Finished tasks do not run again; approvals that were not given are asked for.
         """
+        checked_changes(options.get("config"))
         with self._aborted(target) as caught:
             return self._result(self.app.resume(target, answer, **options))
         return self._stored(caught[0])
@@ -234,6 +236,7 @@ class ControlledExecutor:
         self, target: str, answer: Any = None, **options: Unpack[ResumeKeywords]
     ) -> DAGExecutionResult:
         """As `resume`, in the running event loop."""
+        checked_changes(options.get("config"))
         with self._aborted(target) as caught:
             return self._result(await self.app.aresume(target, answer, **options))
         return self._stored(caught[0])

@@ -193,6 +193,20 @@ def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
+def checked_changes(config: Any) -> None:
+    """Refuse options that a resume cannot change, by their names and values."""
+    if not isinstance(config, Mapping):
+        return  # The resume itself refuses what is no mapping.
+    for name in config:
+        if name == "max_concurrency":
+            raise HoldfastError("max_concurrency is no option of a run; make the executor with it")
+        if name not in _DEFAULTS:
+            known = ", ".join(_DEFAULTS)
+            near = suggestion(str(name), _DEFAULTS)
+            raise HoldfastError(f"a DAG has no option {name!r:.80}; it has {known}{near}")
+    checked_config(config)
+
+
 # A DAG between two layers.
 
 
@@ -356,7 +370,9 @@ class Planner:
         functions: tuple[Callable[..., Any], ...] = (self.decide, self.approve, self.abort)
         for node, function in zip(CONTROL, functions, strict=True):
             goto = (*nodes, *(other for other in CONTROL if other != node))
-            graph.add_node(node, function, goto=goto, version=f"dag:{node}", reusable=False)
+            graph.add_node(
+                node, function, goto=goto, version=f"dag:{node}", on_skip=_never_skipped, reusable=False
+            )
         for tool in self.tools.values():
             work = ToolNode(tool, read_decision)
             graph.add_node(
@@ -548,6 +564,11 @@ class Planner:
         if any(each.get("action") in ("replan", "inject") for each in changes):
             return Command({"aborted": ""}, DECIDE)
         raise DAGAborted(f"the DAG was aborted: {state['aborted']}")
+
+
+def _never_skipped(state: State, reason: str) -> None:
+    """What stands in for a node between layers: nothing does, as the tasks after it would be left out silently."""
+    raise HoldfastError("it leads on to the next layer; use skip_layer, reject or abort of the executor")
 
 
 def _schema(actions: Iterable[str]) -> dict[str, Any]:
