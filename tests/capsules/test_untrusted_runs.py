@@ -170,14 +170,17 @@ def test_a_checkpoint_step_is_told_to_write_files_and_writes_none_before_it_is_t
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "precious").write_text("precious")
-    text = EVIL.replace('shell: "touch sprung"', "checkpoint: {save: ~/precious}")
+    text = EVIL.replace('shell: "touch sprung"', "checkpoint: {save: ~/precious, outside: true}")
     path = stranger(tmp_path, text)
 
     shown = call("import", "--inspect", str(path)).out
     call("import", str(path))
     refused = call("resume", "r", "--answer", "yes")
 
-    assert "act (checkpoint): writes or reads a file" in shown and "save: ~/precious" in shown
+    assert (
+        "act (checkpoint): writes ~/precious, anywhere on this machine" in shown
+        and "save: ~/precious" in shown
+    )
     assert "only compute" not in shown and refused.code == 2 and "save: ~/precious" in refused.err
     assert (tmp_path / "home" / "precious").read_text() == "precious"
 

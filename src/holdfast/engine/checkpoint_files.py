@@ -141,6 +141,21 @@ VERSION = "1.0"
 SUFFIX = ".pkl"
 
 
+_BEGINNING = re.compile(rb"\x80[\x04\x05]\x95.{8}\}\x94\(\x8c\x05state\x94", re.DOTALL)
+"""How the pickle of `_content` begins."""
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise `ValueError` if something else than a checkpoint file is at a path."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a file")
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        if not _BEGINNING.match(file.read(64)):
+            raise ValueError(
+                "another file is there, which is no checkpoint file; remove it or choose another path"
+            )
+
+
 def save(path: Path, state: Mapping[str, Any], node: str, config: Mapping[str, Any]) -> Path:
     """Write a checkpoint file, whole or not at all, in place of one that is there."""
     content = _content(state, node, config, clock.visible_time())

@@ -27,8 +27,12 @@ from holdfast.threads import locked
 
 if TYPE_CHECKING:
     from holdfast.stores import memory
+    from holdfast.stores.files import run_folder
+    from holdfast.stores.sqlite import connection
 else:
     memory = LazyModule("stores.memory")
+    run_folder = LazyModule("stores.files.run_folder")
+    connection = LazyModule("stores.sqlite.connection")
 
 _SCHEMES = ("memory", "sqlite", "file")
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -47,6 +51,11 @@ _memory: dict[str, Store] = {}
 """The stores named `memory`, by their namespaces."""
 _custom: Any = LazyModule("checkpoints.custom")
 """Makes stores of what only keeps checkpoints. It is far above this package, and loaded only for such a store."""
+
+
+def is_part_of_store(path: Path) -> bool:
+    """Return whether a path, without symbolic links in it, is a file of a store on this machine, or is to be in one."""
+    return run_folder.is_in_store(path) or connection.is_store(path)
 
 
 def register_store(

@@ -15,17 +15,38 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+from holdfast.stores import is_part_of_store
+
 _LINK = "a symbolic link is not followed; give the path of the file itself"
 
 
 def checked_path(given: str) -> PurePosixPath:
     """Return a path relative to a folder, checked as text; a `ValueError` says why it is none."""
     path = PurePosixPath(given.strip())
-    if not path.parts or path.is_absolute() or Path(given).is_absolute():
+    if not path.parts or path.is_absolute() or Path(given).is_absolute() or path.parts[0] == "~":
         raise ValueError("the path has to be relative to the workflow file's folder")
     if ".." in path.parts or "\\" in given or "\0" in given:
         raise ValueError("the path may not lead out of the workflow file's folder")
     return path
+
+
+def resolved_path(base: Path, given: str, *, outside: bool) -> Path:
+    """Return the path that a step gives, without symbolic links; a `ValueError` says why no step may use it."""
+    path = (base / (Path(given).expanduser() if outside else checked_path(given))).resolve()
+    if not outside and not path.is_relative_to(base.resolve()):
+        raise ValueError("the path may not lead out of the workflow file's folder")
+    check_no_store(path)
+    return path
+
+
+def check_no_store(path: Path) -> None:
+    """Raise a `ValueError` for a resolved path of what Holdfast keeps runs in, which no step reads or writes."""
+    if any(part.casefold() == ".holdfast" for part in path.parts):
+        raise ValueError(
+            "no step may use what is in a folder .holdfast, where runs are kept; choose another path"
+        )
+    if is_part_of_store(path):
+        raise ValueError("it belongs to a Holdfast store, where runs are kept; choose another path")
 
 
 class Folder:

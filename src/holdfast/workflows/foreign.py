@@ -195,8 +195,9 @@ def _reach(kind: str, own: Any) -> str:
     fields = own if isinstance(own, Mapping) else {}
     where = "anywhere on this machine" if fields.get("outside") else "in the folder of the workflow file"
     verbs = {"create": "writes", "write": "writes", "edit": "changes", "merge": "changes", "read": "reads"}
+    verbs |= {"save": "writes", "load": "reads"}
     for verb, said in verbs.items():
-        if kind in ("file", "json_state") and fields.get(verb) is not None:
+        if kind in ("file", "json_state", "checkpoint") and fields.get(verb) is not None:
             return f"{said} {_shown(fields[verb])}, {where}"
     if kind == "sql":
         queries = fields.get("queries")

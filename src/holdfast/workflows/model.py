@@ -357,8 +357,11 @@ class CheckpointFile(Part):
     templates = ("save", "load")
     either = ("save", "load", "a checkpoint step needs either `save` or `load`")
 
-    save: str | None = optional(None, "The path of the file to write; a template.")
+    save: str | None = optional(
+        None, "The path of the file to write, in place of a checkpoint file but of no other; a template."
+    )
     load: str | None = optional(None, "The path of the file to read; a template.")
+    outside: bool = optional(False, _OUTSIDE)
 
 
 class End(Part):

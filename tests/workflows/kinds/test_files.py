@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.errors import ExecutionError
 from holdfast.workflows.folders import Folder, read_beneath
 from tests.workflows.workshop import Workshop
 
@@ -75,6 +79,96 @@ def test_a_file_may_be_outside_if_the_step_says_so(
     shop.run(steps(f"{{name: x, file: {{create: '{outside}/made/x', content: y, outside: true}}}}"))
 
     assert (outside / "made/x").read_text() == "y"
+
+
+TOUCHES = {
+    "create": "file: {create: '{{ inputs.path }}', content: y",
+    "edit": "file: {edit: '{{ inputs.path }}', changes: [{append: y}]",
+    "read": "file: {read: '{{ inputs.path }}'",
+    "write": "json_state: {write: '{{ inputs.path }}', state: {y: 1}",
+    "merge": "json_state: {merge: '{{ inputs.path }}', state: {y: 1}",
+    "save": "checkpoint: {save: '{{ inputs.path }}'",
+    "load": "checkpoint: {load: '{{ inputs.path }}'",
+    "sql": "sql: {url: 'sqlite:///{{ inputs.path }}', query: 'DELETE FROM entries'",
+}
+"""What steps do with a file, up to their last field."""
+
+
+def touch(shop: Workshop, verb: str, path: str, more: str = "") -> str:
+    """Return the error of a run whose step uses the file at a path."""
+    flow = shop.load(f"  inputs: {{path: {{}}}}\nsteps:\n  - {{name: x, {TOUCHES[verb]}{more}}}}}\n")
+    app = flow.open(shop.url)
+    with contextlib.closing(app.store), pytest.raises(ExecutionError) as caught:
+        app.invoke(flow.begin({"path": path}), config=flow.config())
+    return str(caught.value)
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("verb", TOUCHES)
+def test_no_step_uses_a_store_of_runs(
+    shop: Workshop, here: Path, tmp_path_factory: pytest.TempPathFactory, verb: str
+) -> None:
+    """Neither the store of the run itself, nor one that is closed, nor what is beside it, nor one outside."""
+    closed = tmp_path_factory.mktemp("closed") / "mine.db"
+    for url in (f"sqlite:///{closed}", f"file:{here / 'kept'}"):
+        app = shop.load("steps: [{name: a, set: {n: 1}}]").open(url)
+        with contextlib.closing(app.store):
+            app.invoke({"inputs": {}}, run_id="kept")
+    shutil.copy(closed, here / "copy.db")
+    (here / "link.db").symlink_to("copy.db")
+    held = everything(here / "kept"), closed.read_bytes()
+
+    inside = ["runs.db", "runs.db-wal", "runs.db-shm", "copy.db", "copy.db-wal"]
+    inside += ["kept/kept/journal", "kept/kept/snapshots/1", "kept/new/journal", "kept/.keys/x"]
+    for path in inside:
+        error = touch(shop, verb, path)
+        assert "belongs to a Holdfast store" in error and path in error and "outside" not in error
+    for path in (str(closed), f"{closed}-wal", str(here / "link.db")):
+        assert "belongs to a Holdfast store" in touch(shop, verb, path, ", outside: true")
+    for more in ("", ", outside: true"):
+        assert "folder .holdfast" in touch(shop, verb, "a/.holdfast/runs.db", more)
+
+    assert (everything(here / "kept"), closed.read_bytes()) == held and not (here / "a").exists()
+    assert (here / "copy.db").read_bytes() == closed.read_bytes()
+    with contextlib.closing(shop.open().store) as store:
+        assert len(store.runs()) == len(inside) + 5
+
+
+def test_a_store_is_known_before_its_mark_leaves_the_wal(
+    shop: Workshop, here: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("other")
+    app = shop.load("steps: [{name: a, set: {n: 1}}]").open(f"sqlite:///{folder / 'a.db'}")
+    with contextlib.closing(app.store):
+        app.invoke({"inputs": {}})
+        for end in ("", "-wal"):
+            # As a crash leaves it: another process has no lock of it, and nothing is in the file itself.
+            shutil.copy(folder / f"a.db{end}", here / f"a.db{end}")
+    assert (here / "a.db").read_bytes()[68:72] == bytes(4)
+
+    assert "belongs to a Holdfast store" in touch(shop, "create", "a.db")
+    assert "belongs to a Holdfast store" in touch(shop, "create", "a.db-wal")
+
+
+def test_other_databases_and_folders_of_keys_are_no_stores(shop: Workshop, here: Path) -> None:
+    (here / ".keys").mkdir()
+    (here / ".keys/mine").write_text("secret")
+    (here / "journal").write_text("Dear diary")
+    with contextlib.closing(sqlite3.connect(here / "other.db")) as other:
+        other.execute("CREATE TABLE t (x)")
+
+    shop.run(
+        steps(
+            "{name: a, sql: {url: 'sqlite:///other.db', query: INSERT INTO t VALUES (1)}}",
+            "{name: b, file: {create: other.db, content: y}}",
+            "{name: c, file: {edit: journal, changes: [{append: y}]}}",
+        )
+    )
+
+    assert (here / "other.db").read_text() == "y" and (here / "journal").read_text() == "Dear diaryy"
 
 
 def test_a_file_that_is_not_to_be_overwritten_may_be_written_once_more(shop: Workshop, here: Path) -> None:

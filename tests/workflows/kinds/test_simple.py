@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from holdfast.errors import ExecutionError
 from holdfast.journal.records import Noted
 from holdfast.values import RunStatus
+from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.scope import EndedInFailure
 from tests.workflows.workshop import Workshop
 
@@ -190,6 +192,56 @@ def test_a_checkpoint_file_that_is_not_there_or_not_one(shop: Workshop) -> None:
     with pytest.raises(ExecutionError, match="refused"):
         app.invoke({"inputs": {}})
     assert not (shop.folder / "broken").exists()
+
+
+@pytest.mark.parametrize(
+    "path", ["../x.pkl", "OUT/x.pkl", "link/x.pkl", "link.pkl", "HERE/../x.pkl", "~/x.pkl"]
+)
+@pytest.mark.parametrize("verb", ["save", "load"])
+def test_a_checkpoint_file_is_in_the_folder_of_the_workflow(
+    shop: Workshop, tmp_path_factory: pytest.TempPathFactory, verb: str, path: str
+) -> None:
+    out = tmp_path_factory.mktemp("out")
+    (shop.folder / "link").symlink_to(out)
+    (shop.folder / "link.pkl").symlink_to(out / "x.pkl")
+    given = path.replace("OUT", str(out)).replace("HERE", str(shop.folder))
+    text = f"  inputs: {{p: {{}}}}\nsteps: [{{name: x, checkpoint: {{{verb}: '{{{{ inputs.p }}}}'}}}}]"
+
+    error = shop.error(text, {"p": given})
+
+    assert f"checkpoint.{verb}" in error and "workflow file's folder" in error and "outside: true" in error
+    assert not [*out.iterdir()] and not (shop.folder.parent / "x.pkl").exists()
+    if not path.startswith("link"):
+        with pytest.raises(WorkflowInvalid, match="workflow file's folder"):
+            shop.load(f"steps: [{{name: x, checkpoint: {{{verb}: '{given}'}}}}]")
+
+
+def test_a_checkpoint_file_may_be_outside_if_the_step_says_so(
+    shop: Workshop, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("out") / "made/x.pkl"
+    outcome = shop.run(
+        f"""
+        steps:
+          - {{name: save, checkpoint: {{save: {path}, outside: true}}}}
+          - {{name: x, checkpoint: {{load: {path}, outside: true}}}}
+        """
+    )
+
+    assert path.is_file() and outcome.state["x"]["output"]["checkpoint_node"] == "save"
+
+
+def test_only_a_checkpoint_file_is_replaced_by_one(shop: Workshop) -> None:
+    text = "steps: [{name: a, set: {n: %s}}, {name: x, checkpoint: {save: x.pkl}}]"
+    for size in (1, 100_000, 2):
+        shop.open(text % f"'{'y' * size}'").invoke({"inputs": {}})
+        assert (len((shop.folder / "x.pkl").read_bytes()) > 100_000) == (size == 100_000)
+    (shop.folder / "x.pkl").write_bytes(pickle.dumps({"model": "trained for weeks"}))
+
+    error = shop.error(text % 1)
+
+    assert "checkpoint.save: 'x.pkl'" in error and "no checkpoint file" in error
+    assert pickle.loads((shop.folder / "x.pkl").read_bytes()) == {"model": "trained for weeks"}
 
 
 def test_a_run_can_begin_from_a_checkpoint_file_of_a_step(shop: Workshop) -> None:

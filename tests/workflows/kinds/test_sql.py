@@ -117,6 +117,16 @@ def test_no_other_file_is_attached(shop: Workshop, tmp_path_factory: pytest.Temp
     assert not other.exists()
 
 
+def test_no_store_of_runs_is_attached(shop: Workshop) -> None:
+    store = shop.folder / "runs.db"
+    attach = f"{{query: 'ATTACH :path AS s', params: {{path: '{store}'}}}}"
+    queries = f"queries: [{attach}, DELETE FROM s.entries], outside: true"
+
+    error = shop.error(f"steps: [{{name: x, sql: {{url: 'sqlite:///mine.db', {queries}}}}}]")
+
+    assert "sql.query" in error and "belongs to a Holdfast store" in error
+
+
 def test_the_address_may_be_a_secret_which_is_never_shown(shop: Workshop) -> None:
     shop.env["HOLDFAST_SECRET_DATABASE"] = "postgresql://somebody:opensesame@127.0.0.1:1/x"
 

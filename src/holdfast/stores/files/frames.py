@@ -19,7 +19,7 @@ from zlib import crc32
 from holdfast.errors import CorruptJournal, HoldfastError, StoreError
 from holdfast.stores.base import Entry, RunInfo
 
-_MAGIC, VERSION = b"HFJ", 1
+MAGIC, VERSION = b"HFJ", 1
 _HEADER = struct.Struct(">3sBQIIIQI")
 """Magic, version, after, entries, facts' size and checksum, entries' size and checksum."""
 _CHECK = struct.Struct(">I")
@@ -64,7 +64,7 @@ def encode(after: int, entries: Sequence[Entry], info: RunInfo | None = None) ->
         parts += (_ENTRY.pack(seq, at, *sizes), chain, content, mark or b"")
     body = b"".join(parts)
     header = _HEADER.pack(
-        _MAGIC, VERSION, after, len(entries), len(facts), crc32(facts), len(body), crc32(body)
+        MAGIC, VERSION, after, len(entries), len(facts), crc32(facts), len(body), crc32(body)
     )
     return b"".join((header, _CHECK.pack(crc32(header)), facts, body))
 
@@ -132,12 +132,12 @@ def _has_lost_sector(data: bytes, start: int) -> bool:
 def _is_followed(fd: int, start: int, size: int, run: str) -> bool:
     """Return whether a frame begins somewhere after `start`: what lies before it was not written last."""
     data = os.pread(fd, size - start, start)
-    place = data.find(_MAGIC, 1)
+    place = data.find(MAGIC, 1)
     while place >= 0:
         with suppress(CorruptJournal, StoreError, struct.error):
             parse(data[place : place + HEADER_SIZE], start + place, run)
             return True
-        place = data.find(_MAGIC, place + 1)
+        place = data.find(MAGIC, place + 1)
     return False
 
 
@@ -243,7 +243,7 @@ def _fields(facts: bytes) -> dict[str, Any]:
 def parse(header: bytes, start: int, run: str) -> Frame:
     """Return the frame that begins with `header`; raise `CorruptJournal` if it is none."""
     magic, version, *fields = _HEADER.unpack_from(header)
-    if magic != _MAGIC or _CHECK.unpack_from(header, _HEADER.size)[0] != crc32(header[: _HEADER.size]):
+    if magic != MAGIC or _CHECK.unpack_from(header, _HEADER.size)[0] != crc32(header[: _HEADER.size]):
         raise corrupt(run, start, None)
     if version != VERSION:
         raise StoreError(

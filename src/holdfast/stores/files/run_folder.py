@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -53,6 +54,7 @@ _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _IN_NAMES = _SAFE | frozenset(b"%~")
 _LONGEST_NAME = 120
 _COPY_BYTES = 1 << 20
+_KEYS_TRIED = 16
 _APART = 16
 """The entries between two frames whose positions are remembered."""
 _WORTHWHILE = 32
@@ -77,6 +79,34 @@ def folder_name(run: str) -> str:
 def is_folder_name(name: bytes) -> bool:
     """Return whether that may be the name of a run's folder."""
     return bool(name) and not name.startswith(b".") and _IN_NAMES.issuperset(name)
+
+
+def is_in_store(path: Path) -> bool:
+    """Return whether a path is in the folder of a run, or in that of a file store that has runs."""
+    return any(_has_journal(folder) or _has_runs(folder) for folder in path.parents)
+
+
+def _has_journal(folder: Path) -> bool:
+    return _beginning(folder / "journal", len(frames.MAGIC)) == frames.MAGIC
+
+
+def _has_runs(root: Path) -> bool:
+    try:
+        with os.scandir(root / ".keys") as keys:
+            names = [_beginning(Path(key), 2 * _LONGEST_NAME) for key in islice(keys, _KEYS_TRIED)]
+    except OSError:
+        return False
+    return any(_has_journal(root / os.fsdecode(name)) for name in names if is_folder_name(name))
+
+
+def _beginning(path: Path, size: int) -> bytes:
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
 
 
 class FrameIndex:

@@ -6,6 +6,7 @@ import errno
 import functools
 import os
 import random
+import stat
 import struct
 import sys
 import time
@@ -61,6 +62,10 @@ class Hold:
         """Return whether others may use another database or WAL in place of those that were opened."""
         return not self.is_intact() and (os.path.exists(self._wal) or not os.path.exists(self._path))  # noqa: PTH110
 
+    def has_open(self, found: os.stat_result) -> bool:
+        """Return whether that is the database that was opened, under whichever name."""
+        return (found.st_ino, found.st_dev) == self._files[::2]
+
     def release(self) -> None:
         """Release the lock, so that the last user of the file can remove its WAL."""
         with suppress(OSError):
@@ -108,6 +113,12 @@ def is_lost(path: Path) -> bool:
 APPLICATION_ID = 0x484F4C44
 """`HOLD`: marks a SQLite file as ours."""
 
+_MARK = APPLICATION_ID.to_bytes(4, "big")
+_MARK_AT = 68
+"""Where it is on the first page, of the file or in its WAL."""
+_BESIDE = ("-wal", "-shm", "-journal")
+_MOST_FRAMES = 64
+
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
 
 STATISTICS = ("sqlite_stat1", "sqlite_stat4")
@@ -119,6 +130,46 @@ _MORE_FILES = "close files or raise their limit, and try again"
 _SCRIPT = Path(__file__).parents[1] / "sql" / "sqlite.sql"
 
 Result = TypeVar("Result")
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a file is a Holdfast database, or one of those that SQLite keeps beside one.
+
+    What this process has open is known without reading it: closing the file would drop SQLite's locks on it.
+    """
+    names = [path.name, *(path.name.removesuffix(end) for end in _BESIDE if path.name.endswith(end))]
+    return any(_is_marked(path.with_name(name)) for name in names if name)
+
+
+def _is_marked(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if any(hold.has_open(found) for each in list(_holds.values()) if (hold := each()) is not None):
+        return True
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    with path.open("rb") as file:
+        header = file.read(100)
+    is_database = header.startswith(b"SQLite format 3\0")
+    return is_database and (
+        header[_MARK_AT : _MARK_AT + 4] == _MARK or _is_marked_in_wal(Path(f"{path}-wal"))
+    )
+
+
+def _is_marked_in_wal(path: Path) -> bool:
+    """Return whether a WAL begins by marking its database as ours: it is not in the file before it is copied there."""
+    try:
+        with path.open("rb") as wal:
+            size = struct.unpack_from(">8xI", wal.read(32).ljust(32, b"\0"))[0]
+            for _ in range(_MOST_FRAMES if 512 <= size <= 65536 else 0):
+                number, page = wal.read(24)[:4], wal.read(size)
+                if number == b"\0\0\0\1" and page[_MARK_AT : _MARK_AT + 4] == _MARK:
+                    return True
+    except FileNotFoundError:
+        pass
+    return False
 
 
 def connect(path: Path, timeout: float) -> apsw.Connection:

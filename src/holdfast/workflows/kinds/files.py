@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.engine.context import Context, StopSignal
 from holdfast.state.state import State
-from holdfast.workflows.folders import Folder, checked_path
+from holdfast.workflows.folders import Folder, check_no_store, checked_path
 from holdfast.workflows.kinds.kind import Kind, Result, read_json
 from holdfast.workflows.model import File, JsonState, Step
 from holdfast.workflows.scope import Resources, StepFailed, StepTimedOut
@@ -36,24 +36,14 @@ class UsesFiles(Kind):
         base = self._resources.base
         if self.part.outside:
             path = (base / Path(given).expanduser()).resolve()
+            check_no_store(path)
             base, parts = path.parent, path.parts[-1:]
             if create:
                 base.mkdir(parents=True, exist_ok=True)
         else:
             parts = checked_path(given).parts
+            check_no_store(base.joinpath(*parts).resolve())
         return Folder(base, parts[:-1], create), parts[-1]
-
-    @contextlib.contextmanager
-    def _naming(self, field: str, given: str) -> Iterator[None]:
-        """Raise what goes wrong with a file as a failure of the step."""
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            if isinstance(error, UnicodeDecodeError):
-                reason = f"byte {error.start + 1} of it is not UTF-8"
-            hint = "; set `outside: true` to allow that" if "workflow file's folder" in reason else ""
-            raise StepFailed(f"{self._step.kind}.{field}: {given!r:.200}: {reason}{hint}") from None
 
     def _read(self, field: str, given: str) -> bytes:
         with self._naming(field, given):

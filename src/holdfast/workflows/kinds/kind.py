@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from holdfast import clock
 from holdfast.engine import checkpoint_files as files
 from holdfast.engine.context import Context
 from holdfast.state.state import State
+from holdfast.workflows.folders import resolved_path
 from holdfast.workflows.language.templates import (
     Template,
     TemplateError,
@@ -136,6 +138,18 @@ class Kind:
         """Return the settings of the workflow that make it other work when they change."""
         return {}
 
+    @contextlib.contextmanager
+    def _naming(self, field: str, given: str) -> Iterator[None]:
+        """Raise what goes wrong with a file as a failure of the step."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            if isinstance(error, UnicodeDecodeError):
+                reason = f"byte {error.start + 1} of it is not UTF-8"
+            hint = "; set `outside: true` to allow that" if "workflow file's folder" in reason else ""
+            raise StepFailed(f"{self._step.kind}.{field}: {given!r:.200}: {reason}{hint}") from None
+
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Any:
         """Do the work: return a `Result`, or an awaitable of one."""
         raise AssertionError("other nodes do the work")
@@ -258,12 +272,25 @@ class UseCheckpointFile(Kind):
     takes_state = True
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
-        saves, base = self.fill("save", scope), self._resources.base
+        saves = self.fill("save", scope)
         if saves is not None:
-            saved = files.save(base / Path(saves).expanduser(), state, ctx.node, ctx.config)
+            with self._naming("save", saves):
+                path = self._path(saves)
+                files.check_replaceable(path)
+            saved = files.save(path, state, ctx.node, ctx.config)
             return {"output": {"checkpoint_path": str(saved), "saved": True}}
-        content = files.load(base / Path(self.fill("load", scope)).expanduser())
+        loads = self.fill("load", scope)
+        with self._naming("load", loads):
+            path = self._path(loads)
+        content = files.load(path)
         return {"output": {"checkpoint_state": content["state"], "checkpoint_node": content["node"]}}
+
+    def _path(self, given: str) -> Path:
+        """Return a path as it may be used. The whole path of a file in the folder, as `save` returns it, is one."""
+        assert self._step.checkpoint is not None
+        base = self._resources.base.resolve()
+        inside = Path(given).relative_to(base) if Path(given).is_relative_to(base) else given
+        return resolved_path(base, str(inside), outside=self._step.checkpoint.outside)
 
 
 # JSON that comes from outside and goes there: only what can be stored and read by others.

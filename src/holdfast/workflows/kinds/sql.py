@@ -11,12 +11,13 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 
 from holdfast.engine.context import Context, StopSignal
 from holdfast.state.state import State
-from holdfast.workflows.folders import checked_path
+from holdfast.workflows.folders import check_no_store, resolved_path
 from holdfast.workflows.kinds.kind import Kind, Result, Tree
 from holdfast.workflows.model import Sql, Step
 from holdfast.workflows.scope import Resources, StepFailed, StepTimedOut
@@ -82,19 +83,11 @@ class RunSql(Kind):
 
     def _file(self, url: str) -> str:
         """Return the path of a SQLite file, which stays in the workflow's folder."""
-        given, base = (
-            unquote(url.removeprefix("sqlite:").removeprefix("//")).removeprefix("/"),
-            self._resources.base,
-        )
+        given = unquote(url.removeprefix("sqlite:").removeprefix("//")).removeprefix("/")
         if given == ":memory:":
             return given
-        try:
-            path = (base / (given if self._sql.outside else checked_path(given))).resolve()
-            if not self._sql.outside and not path.is_relative_to(base.resolve()):
-                raise ValueError("the path may not lead out of the workflow file's folder")
-        except (OSError, ValueError) as error:
-            raise StepFailed(f"sql.url: {given!r:.200}: {error}; set `outside: true` to allow that") from None
-        return str(path)
+        with self._naming("url", given):
+            return str(resolved_path(self._resources.base, given, outside=self._sql.outside))
 
     # SQLite.
 
@@ -138,7 +131,18 @@ class RunSql(Kind):
             except OverflowError as error:
                 raise StepFailed(f"sql.params: {error}") from None
             columns = [column[0] for column in cursor.description or ()]
-            return self._rows(cursor, columns), max(0, cursor.rowcount)
+            found = self._rows(cursor, columns), max(0, cursor.rowcount)
+        self._check_attached(connection)
+        return found
+
+    def _check_attached(self, connection: sqlite3.Connection) -> None:
+        """Refuse a store that a statement attached, before another statement can change it."""
+        for _, name, file in (
+            connection.execute("PRAGMA database_list").fetchall() if self._sql.outside else ()
+        ):
+            if name not in ("main", "temp") and file:
+                with self._naming("query", file):
+                    check_no_store(Path(file).resolve())
 
     # PostgreSQL.
 

@@ -20,6 +20,7 @@ from holdfast.workflows.model import (
     KINDS,
     Agent,
     Ask,
+    CheckpointFile,
     File,
     Http,
     JsonState,
@@ -236,9 +237,11 @@ def _while_loop(draft: Draft, placed: Placed, path: DataPath, loop: WhileLoop) -
         yield draft.source.problem((*placed.path, "on_error"), message, _INSIDE, key=True)
 
 
-def _file(draft: Draft, placed: Placed, path: DataPath, file: File | JsonState) -> Iterator[Problem]:
+def _file(
+    draft: Draft, placed: Placed, path: DataPath, file: File | JsonState | CheckpointFile
+) -> Iterator[Problem]:
     """Find paths that lead out of the workflow's folder, as far as they are known."""
-    for field in ("create", "edit", "read", "write", "merge"):
+    for field in ("create", "edit", "read", "write", "merge", "save", "load"):
         given = getattr(file, field, None)
         several = given if isinstance(given, list) else [given] if given else []
         for index, each in enumerate(several):
@@ -311,6 +314,7 @@ _CHECKS: Mapping[str, Callable[[Draft, Placed, DataPath, Any], Iterator[Problem]
     "while_loop": _while_loop,
     "file": _file,
     "json_state": _file,
+    "checkpoint": _file,
     "sql": _sql,
 }
 
