@@ -261,13 +261,13 @@ def test_a_failing_node_is_raised_or_with_raise_exceptions_off_an_event_and_a_re
         _broken().compile().invoke({"value": 1})
 
     app = _broken(raise_exceptions=False).compile()
-    events = list(app.stream({"value": 1}, run_id="r1"))
-    outcome = app.resume("r1")
+    events = list(app.stream({"value": 1}, run_id="broken-1"))
+    outcome = app.resume("broken-1")
 
     assert [event.type for event in events if "fail" in event.type] == ["graph.fail"]
     assert outcome.status == RunStatus.FAILED and outcome.state == {"value": 2}
     assert isinstance(outcome.error, ExecutionError) and outcome.error.node == "bad"
-    assert outcome.stats.steps_kept == 1 and app.get_state("r1") == {"value": 2}
+    assert outcome.stats.steps_kept == 1 and app.get_state("broken-1") == {"value": 2}
 
 
 def test_the_flag_of_compile_wins_over_that_of_the_graph():
