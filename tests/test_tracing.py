@@ -66,6 +66,7 @@ def test_a_run_that_is_resumed_elsewhere_goes_on_in_its_trace(tmp_path: Any) -> 
 
 
 def test_every_attempt_is_a_span_and_failures_are_told(traced: Traced) -> None:
+    """R4.8: runs as traces."""
     tries = []
 
     def flaky(state: Any) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def test_a_store_on_disk_promises_without_a_condition(tmp_path: Path) -> None:
 def test_a_pause_that_nobody_chose_to_keep_in_memory_says_so_once(
     store: str | None, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """S2.22: what memory does not survive is said where a user meets it."""
     app = chain("a", nodes={"a": lambda state, ctx: {"n": ctx.ask("How many?")}}).compile(store)
     outcome = app.invoke()
     app.resume(outcome.run_id)

@@ -18,6 +18,7 @@ def nothing(state: Any) -> None:
 
 
 def test_a_chain_is_drawn_from_start_to_end() -> None:
+    """R4.8: graphs as Mermaid."""
     assert chain("a", "b").compile("memory://").draw() == (
         "flowchart TD\n"
         "    start((start))\n"
