@@ -292,7 +292,8 @@ class Journal:
             try:
                 return read()
             except CorruptJournal:
-                later = self._begins_later(run, max(begins, 1), None)
+                begun = max(begins, 1)  # It may be pruned once more between the two looks of `_begins_later`.
+                later = self._begins_later(run, begun, None) or self._begins_later(run, begun, None)
                 if later <= begins:
                     raise
                 begins = later

@@ -39,7 +39,7 @@ def run_history(
     seq = position.seq + 1 if position.seq is not None else None
     if before is not None:
         seq = find_place(journal.store, run, before).seq or seq
-    return history(journal, position.info, limit, seq)
+    return journal.read_whole(position.info.run, lambda: history(journal, position.info, limit, seq))
 
 
 def run_forks(store: Store | Journal, run: str) -> Family:
