@@ -219,7 +219,7 @@ def test_a_limited_tool_waits_outside_its_timeout(shop: Workshop, is_async: bool
     async def acall() -> None:
         call()
 
-    tools.tool(acall if is_async else call, name="call", rate=20, timeout=0.08)  # type: ignore[call-overload]
+    tools.tool(acall if is_async else call, name="call", rate=2, timeout=1.5)  # type: ignore[call-overload]
     result = shop.executor(tools).execute({"tasks": [task(f"t{n}", "call") for n in range(5)]})
 
     assert result.successful_tasks == 5 and len(begun) == 5
