@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast import open_store
+from holdfast import open_store, stores
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.embedded import Programs
 from tests.graphs import Heard
@@ -73,6 +73,12 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
         "WORKFLOW_CHECKPOINT_DSN",
     ):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test meets the runs of another in the store in memory that a process shares."""
+    monkeypatch.setattr(stores, "_memory", {})
 
 
 @pytest.fixture(params=["memory", "sqlite", "file", "postgres"])

@@ -78,6 +78,14 @@ OF_STORES = (
         (POWER, "--scene", "housekeeping", *IN_FILES, "--model", "ordered"),
     ),
     Planted(
+        "the journal of a pruned run is copied before its snapshot",
+        "corruption",
+        "stores/files/run_folder.py",
+        "            self._keep(snapshot)\n\n    def finish(",
+        "            self._snapshots.append(snapshot)\n\n    def finish(",
+        (CALLS, "--workflow", "repair", *IN_FILES, "--fault", "kill"),
+    ),
+    Planted(
         "acknowledged before it is committed",
         "acknowledged",
         "journal/commit.py",

@@ -249,6 +249,38 @@ def test_a_crash_between_the_journal_and_the_facts_loses_neither(
     assert json.loads((folder / "r" / "run.json").read_text())["status"] == "paused"
 
 
+@pytest.mark.parametrize("crashes", ["write_at", "write_whole", "sync"])
+def test_a_crash_while_a_pruned_run_is_copied_in_leaves_no_run_or_all_of_it(
+    folder: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch, crashes: str
+) -> None:
+    """Its journal begins with a snapshot, which is there before it."""
+    pruned = Append("r", 0, [entry(3), entry(4)], info("r"), snapshots=[snapshot(3)])
+    monkeypatch.setattr(run_folder, crashes, crash)
+    monkeypatch.setattr(run_folder.RunFolder, "undo", lambda self: None)
+    with pytest.raises(KeyboardInterrupt):
+        store.commit([pruned])
+    monkeypatch.undo()
+
+    later = FileStore(folder)
+    assert (seqs(later), later.snapshot("r")) in [([], None), ([3, 4], snapshot(3))]
+    if not later.runs():
+        assert create(later, upto=4) is None
+        assert later.snapshot("r") is None, "what another creation left is of no run"
+
+
+def test_a_failing_disk_leaves_nothing_of_a_pruned_run_that_was_copied_in(
+    folder: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "write_at", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        store.commit([Append("r", 0, [entry(3)], info("r"), snapshots=[snapshot(3)])])
+
+    assert not store.runs() and not (folder / "r").exists()
+
+
 def test_a_crash_while_pruning_leaves_the_run_as_it_was(
     folder: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

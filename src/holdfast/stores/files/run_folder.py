@@ -328,7 +328,7 @@ class RunFolder:
 
     Appends are written by `append`, then either `finish`ed or undone with `undo`. The journal
     comes first and holds the facts too, so a crash leaves at worst an old `run.json` or a snapshot
-    too few. `run.json` is for people, and for listing a run whose journal is damaged.
+    too few; only a journal that begins with a snapshot comes after it. `run.json` is for people, and for listing a run whose journal is damaged.
     """
 
     def __init__(self, path: Path, journal: int, states: States) -> None:
@@ -389,6 +389,8 @@ class RunFolder:
         data = frames.encode(before, append.entries, info)
         if os.fstat(self._journal).st_size > start:
             os.ftruncate(self._journal, start)
+        if state is None:
+            self._begin(append.snapshots if before else ())
         write_at(self._journal, data, start)
         frame = frames.parse(data[: frames.HEADER_SIZE], start, self.name)
         if state is not None:
@@ -396,9 +398,19 @@ class RunFolder:
             self.state = replace(state, last=frame, info=info or state.info)
         elif info is not None:
             self.state = State(os.fstat(self._journal).st_ino, frame, before + 1, info)
-        self._snapshots += append.snapshots
+        self._snapshots += append.snapshots if state is not None or not before else ()
         self._has_new_facts |= info is not None
         return None
+
+    def _begin(self, snapshots: Sequence[Snapshot]) -> None:
+        """Write what a new journal begins with, in place of what an interrupted creation left."""
+        left = self._numbers("snapshots")
+        for seq in left:
+            (self.path / "snapshots" / f"{seq:010}").unlink()
+        if left:
+            sync_folder(self.path / "snapshots")
+        for snapshot in snapshots:
+            self._keep(snapshot)
 
     def finish(self, durable: bool) -> None:
         """Make what was appended as durable as asked, and show it to others."""
@@ -421,7 +433,7 @@ class RunFolder:
 
     def undo(self) -> None:
         """Undo what was appended, as far as a failing disk allows."""
-        if self.state is self._before:
+        if self.state is self._before and not self._new_snapshots:
             return
         self._states.pop(self.name, None)
         with suppress(OSError):
