@@ -328,7 +328,8 @@ class RunFolder:
 
     Appends are written by `append`, then either `finish`ed or undone with `undo`. The journal
     comes first and holds the facts too, so a crash leaves at worst an old `run.json` or a snapshot
-    too few; only a journal that begins with a snapshot comes after it. `run.json` is for people, and for listing a run whose journal is damaged.
+    too few; only a journal that begins with a snapshot is written after it. `run.json` is for
+    people, and for listing a run whose journal is damaged.
     """
 
     def __init__(self, path: Path, journal: int, states: States) -> None:
