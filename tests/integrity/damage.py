@@ -23,17 +23,16 @@ def flipped(data: bytes, place: int = -1, by: int = 0x10) -> bytes:
     return bytes(changed)
 
 
-def sql(store: SqliteStore, statement: str, *values: Any) -> None:
-    """Change a database with a connection of its own."""
+def sql(store: SqliteStore, statement: str, *values: Any) -> list[Any]:
+    """Change a database, or ask it, with a connection of its own."""
     connection = apsw.Connection(str(store.path))
-    connection.execute(statement, values).fetchall()
+    rows = connection.execute(statement, values).fetchall()
     connection.close()
+    return rows
 
 
 def number_of(store: SqliteStore, run: str) -> int:
-    connection = apsw.Connection(str(store.path))
-    ((number,),) = connection.execute("SELECT no FROM runs WHERE run = ?", (run,)).fetchall()
-    connection.close()
+    ((number,),) = sql(store, "SELECT no FROM runs WHERE run = ?", run)
     return int(number)
 
 

@@ -290,6 +290,28 @@ def test_rows_of_no_run_missing_indexes_and_malformed_pages_are_found(sqlite: Sq
     assert "index runs_by_time is missing" in problems(sqlite)
 
 
+def test_a_malformed_page_of_an_index_is_found(sqlite_url: str) -> None:
+    """SQLite words the damage in another way when it meets the page again."""
+    store = open_store(sqlite_url)
+    assert isinstance(store, SqliteStore)
+    for number in range(4):
+        made(store, f"run {number}")
+    sql(store, "PRAGMA wal_checkpoint(TRUNCATE)")
+    ((page,),) = sql(store, "SELECT rootpage FROM sqlite_schema WHERE name = 'runs_by_time'")
+    store.close()
+    content = bytearray(store.path.read_bytes())
+    cells = (page - 1) * 4096 + 3
+    assert content[cells : cells + 2] == b"\x00\x04"
+    content[cells + 1] = 64
+    store.path.write_bytes(content)
+
+    store = open_store(sqlite_url)
+    with pytest.raises(HoldfastError, match="malformed"):
+        store.runs()
+    assert "Tree" in problems(store)[0] and "out of range" in problems(store)[0]
+    store.close()
+
+
 def test_malformed_pages_spare_the_other_runs(sqlite_url: str, tmp_path: Path) -> None:
     """A page in the middle of the file is lost: some runs cannot be read, the others are still checked."""
     store = open_store(sqlite_url)

@@ -32,7 +32,7 @@ _MOST_MISSING = 100
 """The messages in a row that are reported, and replaced, at once."""
 
 _UNREADABLE = (HoldfastError, OSError, ValueError)
-_TRIES = 6
+_TRIES, _MOST_LOOKS = 6, 3
 
 
 class _Damaged(Exception):
@@ -505,10 +505,7 @@ def check_store(
         infos = wanted_runs(listing.infos, runs, store)
         if runs is None:
             try:
-                problems = inspector.problems()
-                again = set(inspector.problems()) if problems else ()
-                # What others are writing just now may look wrong once.
-                medium += [problem for problem in problems if problem in again]
+                medium += _lasting_problems(inspector)
             except HoldfastError as error:
                 medium.append(problem_of(error))
         found = []
@@ -522,6 +519,16 @@ def check_store(
                 found.append(_unchecked(info, error))
         leftovers = tuple(inspector.leftovers()) if runs is None else ()
     return StoreReport(store.url, tuple(found), tuple(dict.fromkeys(medium)), leftovers)
+
+
+def _lasting_problems(inspector: Inspector) -> list[str]:
+    """Return what is wrong with the medium; what others are writing just now may look wrong once."""
+    problems = inspector.problems()
+    for _ in range(_MOST_LOOKS - 1):
+        before, problems = problems, inspector.problems() if problems else []
+        if lasting := [problem for problem in problems if problem in before]:
+            return lasting
+    return problems  # Damage is worded in another way once its page was read.
 
 
 def wanted_runs(infos: list[RunInfo], runs: Sequence[str] | None, store: Store) -> list[RunInfo]:
