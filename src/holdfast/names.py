@@ -89,6 +89,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "engine.time_travel.rerun": "RerunStep",
         "views.comparison": "Comparison StateDifference",
         "views.changes": "Difference",
+        "views.drawing": "svg",
         "views.differences": "apply_difference difference",
         "views.patch": "PatchError apply_patch json_patch",
         "views.family": "Family",

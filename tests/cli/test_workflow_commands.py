@@ -13,7 +13,7 @@ import pytest
 from holdfast import END, START, State, StateGraph
 from holdfast.checkpoints.store import JournalCheckpointStore
 from holdfast.cli.commands.workflow import TEMPLATES
-from holdfast.cli.outlines import dot, folded, outline_text, steps_of
+from holdfast.views.outlines import dot, folded, outline_text, steps_of
 from tests.cli.in_process import Call, caller
 from tests.graphs import chain, says
 

@@ -10,6 +10,7 @@ from holdfast.views.comparison import Comparison as Comparison
 from holdfast.views.comparison import StateDifference as StateDifference
 from holdfast.views.differences import apply_difference as apply_difference
 from holdfast.views.differences import difference as difference
+from holdfast.views.drawing import svg as svg
 from holdfast.views.family import Family as Family
 from holdfast.views.history import History as History
 from holdfast.views.patch import PatchError as PatchError

@@ -163,7 +163,7 @@ def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> No
 
 
 def test_folding_an_outline_takes_work_in_proportion_to_its_groups() -> None:
-    from holdfast.cli.outlines import folded, steps_of
+    from holdfast.views.outlines import folded, steps_of
 
     def fold(count: int) -> None:
         names = [f"g{number}" for number in range(count)]

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ import click
 from holdfast.capsules.format import MAGIC
 from holdfast.cli.errors import COMPLETED, INVALID
 from holdfast.cli.options import FORCE, JSON, STORE, Options, choice, file_path, flag, option
-from holdfast.cli.outlines import dot, folded, outline_text, steps_of, with_conditions
 from holdfast.cli.output import visible
 from holdfast.cli.render import count, one_line
 from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
 from holdfast.graph.graph import mermaid
+from holdfast.views.drawing import svg
+from holdfast.views.outlines import dot, folded, outline_text, steps_of, with_conditions
 from holdfast.views.runs import run_view
 from holdfast.workflows.model import Agent, Definition, Step, json_schema
 from holdfast.workflows.reading.problems import WorkflowInvalid
@@ -30,6 +31,7 @@ from holdfast.workflows.scope import Layout
 from holdfast.workflows.workflow import load_workflow
 
 TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
+DRAWN: dict[str, Callable[[dict[str, Any]], str]] = {"mermaid": mermaid, "dot": dot, "svg": svg}
 TARGET = click.argument("target", metavar="WORKFLOW|RUN")
 
 
@@ -117,20 +119,20 @@ def inspect(session: Session, options: Options) -> None:
 
 @command(
     TARGET,
-    choice("--format form", ("mermaid", "dot"), "The language of the drawing.", "mermaid"),
+    choice("--format form", tuple(DRAWN), "The language of the drawing.", "mermaid"),
     STORE,
     group=workflow,
 )
 def draw(session: Session, options: Options) -> None:
-    """Draw a workflow file, or the workflow of a stored run, as Mermaid or for Graphviz.
+    """Draw a workflow file, or the workflow of a stored run, as Mermaid, for Graphviz, or as SVG.
 
     \b
     Example:
       holdfast workflow draw report.yaml > report.mmd
-      holdfast workflow draw report.yaml --format dot | dot -Tsvg > report.svg
+      holdfast workflow draw report.yaml --format svg > report.svg
     """
     outline, _ = _outline(session, options.target)
-    click.echo(dot(outline) if options.form == "dot" else mermaid(outline), nl=False)
+    click.echo(DRAWN[options.form](outline), nl=False)
 
 
 def _outline(session: Session, target: str) -> tuple[dict[str, Any], dict[str, str]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.cli.render import one_line
 from holdfast.graph.graph import base_name
 from holdfast.values import END, START
+from holdfast.views.plain import escaped
 from holdfast.views.run_view import groups_of
 
 
@@ -209,9 +209,14 @@ def _lines(outline: Mapping[str, Any], kinds: Mapping[str, str], indent: str) ->
             layer = step.layer
             yield f"{indent}layer {layer}" if layer else f"{indent}not reached by any known route"
         kind = kinds.get(step.name, "").ljust(kind_width)
-        yield f"{indent}  {one_line(step.name, 300).ljust(width)}{kind}{one_line(_routes(step), 2_000)}".rstrip()
+        yield f"{indent}  {_cut(step.name, 300).ljust(width)}{kind}{_cut(_routes(step), 2_000)}".rstrip()
         if step.inner is not None:
             yield from _lines(step.inner, kinds, indent + "      ")
+
+
+def _cut(text: str, limit: int) -> str:
+    line = " ".join(escaped(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def _routes(step: OutlineStep) -> str:
