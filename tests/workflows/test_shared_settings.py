@@ -109,6 +109,63 @@ def test_an_agent_is_sent_what_its_context_mode_says(
     assert prompts(server) == [("Be brief.", f"{known}Go.")]
 
 
+# The settings of agents.
+
+
+RUNTIME = """  runtime:
+    model: openai:gpt-4o-mini
+    base_url: {url}
+    api_key: "{{{{ secrets.MODEL_KEY }}}}"
+    temperature: 0.2
+    max_tokens: 50
+    timeout: 30s
+steps:
+  - {{name: plain, agent: {{prompt: Go.}}}}
+  - name: both
+    parallel:
+      - {{name: own, agent: {{model: "openai:gpt-4o", temperature: 1, max_tokens: 9, prompt: Go.}}, timeout: 5s}}
+  - name: repeated
+    while_loop: {{condition: iteration < 1, steps: [{{name: looped, agent: {{max_turns: 2, prompt: Go.}}}}]}}
+"""
+
+
+def test_agents_have_the_settings_of_the_runtime_unless_they_say_otherwise(
+    shop: Workshop, server: LlmServer
+) -> None:
+    """R1.1: `runtime` has the default settings of a file's agents; a step's own win, in groups and loops too."""
+    shop.env["MODEL_KEY"] = "key-of-the-model"
+    flow = shop.load(RUNTIME.format(url=server.url))
+    shop.run(RUNTIME.format(url=server.url))
+
+    bodies = [each.body for each in server.requests]
+    sent = [(each["model"], each["temperature"], each["max_completion_tokens"]) for each in bodies]
+    assert sent == [("gpt-4o-mini", 0.2, 50), ("gpt-4o", 1, 9), ("gpt-4o-mini", 0.2, 50)]
+    assert {each.headers["authorization"] for each in server.requests} == {"Bearer key-of-the-model"}
+    plain, both, repeated = flow.definition.steps
+    assert [plain.timeout, both.members[0].timeout, repeated.members[0].timeout] == [30, 5, 30]
+
+
+def test_a_setting_that_moves_to_the_runtime_is_no_change_and_another_one_is(shop: Workshop) -> None:
+    own = "steps: [{name: a, agent: {model: 'openai:gpt-4o', prompt: Go.}}]\n"
+    shared = "  runtime: {model: 'openai:gpt-4o'}\nsteps: [{name: a, agent: {prompt: Go.}}]\n"
+    first, moved, changed = (
+        shop.load(text).open("memory://").outline()["nodes"]["a"]
+        for text in (own, shared, shared.replace("4o'", "5'"))
+    )
+
+    assert first == moved != changed
+
+
+def test_an_agent_without_any_model_is_refused_with_its_line(shop: Workshop) -> None:
+    """R1.1: a model that is named nowhere, and a runtime without one."""
+    found = refused(shop, "  runtime: {model: null}\nsteps: [{name: a, agent: {prompt: Go.}}]\n")
+
+    assert found == [
+        "flow.yaml:4: agent of step 'a' has no 'model' "
+        "(add `model: provider:name` to it, or to workflow.runtime for all agents)"
+    ]
+
+
 # The state.
 
 

@@ -11,6 +11,7 @@ from holdfast.workflows.settings import (
     Duration,
     OnError,
     Part,
+    Price,
     StepName,
     Timeout,
     ValueType,
@@ -152,19 +153,14 @@ class Http(Part):
         return self
 
 
-class Price(Part):
-    """US dollars per million tokens."""
-
-    input: float = Field(ge=0, description="For what is sent.")
-    output: float = Field(ge=0, description="For what comes back.")
-
-
 class Agent(Part):
     """A call of a language model."""
 
     templates = ("model", "prompt", "system", "base_url", "api_key")
 
-    model: str = Field(description="Whose model and which, as provider:name.")
+    model: str = optional(
+        "", "Whose model and which, as provider:name; by default that of `workflow.runtime`."
+    )
     prompt: str = Field(description="What it is asked; a template.")
     system: str = optional("", "How it is to behave; a template.")
     output: dict[str, Any] | None = optional(
@@ -448,6 +444,31 @@ class Definition(Part):
     workflow: WorkflowSettings = Field(description="What holds for the whole workflow.")
     steps: list[Step] = Field(min_length=1, description="What is done.")
     output: dict[str, Any] | str | None = optional(None, "What the run results in; templates.")
+
+
+def with_runtime(definition: Definition) -> Definition:
+    """Return the definition with `workflow.runtime` in its agent steps, where they say nothing themselves."""
+    runtime = definition.workflow.runtime
+    given = {name: getattr(runtime, name) for name in runtime.model_fields_set}
+    given = {name: value for name, value in given.items() if value is not None}
+    return definition.model_copy(update={"steps": _with_runtime(definition.steps, given)})
+
+
+def _with_runtime(steps: list[Step], given: dict[str, Any]) -> list[Step]:
+    return [_step_with_runtime(step, given) for step in steps] if given else steps
+
+
+def _step_with_runtime(step: Step, given: dict[str, Any]) -> Step:
+    if step.agent is None:
+        around = step.parallel or step.while_loop
+        if around is None:
+            return step
+        inner = around.model_copy(update={"steps": _with_runtime(around.steps, given)})
+        return step.model_copy(update={step.kind: inner})
+    known = Agent.model_fields.keys() - step.agent.model_fields_set
+    agent = step.agent.model_copy(update={name: given[name] for name in known & given.keys()})
+    timeout = step.timeout if "timeout" in step.model_fields_set else given.get("timeout")
+    return step.model_copy(update={"agent": agent, "timeout": timeout})
 
 
 Parallel.model_rebuild()

@@ -193,6 +193,28 @@ class AgentContext(Part):
     )
 
 
+class Price(Part):
+    """US dollars per million tokens."""
+
+    input: float = Field(ge=0, description="For what is sent.")
+    output: float = Field(ge=0, description="For what comes back.")
+
+
+class Runtime(Part):
+    """Settings of every agent step of the file that says nothing else itself."""
+
+    templates = ("model", "base_url", "api_key")
+
+    model: str | None = optional(None, "Whose model and which, as provider:name.")
+    temperature: float | None = optional(None, "How freely it words its reply.", ge=0, le=2)
+    max_tokens: int | None = optional(None, "The longest reply.", ge=1)
+    max_turns: int = optional(20, "How often it may be called in one step, tools included.", ge=1, le=200)
+    base_url: str | None = optional(None, "The address of a server that speaks the provider's protocol.")
+    api_key: str | None = optional(None, "A secret: {{ secrets.NAME }}.")
+    price: Price | None = optional(None, "What it costs, if that is not known.")
+    timeout: Timeout | None = optional(None, "How long one attempt may take.")
+
+
 class Import(Part):
     """A YAML file with `vars` and `steps` for several workflow files."""
 
@@ -249,6 +271,7 @@ class WorkflowSettings(Part):
     state_schema: dict[str, StateKey] = optional({}, "Values that steps share, seen as state.NAME.")
     instructions: str = optional("", "Text before the `system` text of every agent; a template.")
     context: AgentContext = optional(AgentContext(), "What its agents are sent, unless they say otherwise.")
+    runtime: Runtime = optional(Runtime(), "Settings of its agents, unless they say otherwise.")
     checkpoint: Checkpoint = optional(Checkpoint(), "How its runs are saved.")
     limits: Limits = optional(Limits(), "What its runs may use.")
     hooks: Hooks = optional(Hooks(), "Commands that run when a run starts, completes or fails.")

@@ -91,6 +91,8 @@ def check_kinds(draft: Draft) -> Iterator[Problem]:
     for name, declared in draft.definition.workflow.inputs.items():
         path, choices = ("workflow", "inputs", name), declared.choices or []
         yield from check_declared(draft, path, f"input {name!r}", declared.type, choices, declared.default)
+    if (model := draft.definition.workflow.runtime.model) is not None:
+        yield from _model(draft, ("workflow", "runtime", "model"), model)
     for placed in draft.steps:
         if placed.path not in draft.unread:
             kind = placed.step.kind
@@ -192,9 +194,11 @@ def _agent(draft: Draft, placed: Placed, path: DataPath, agent: Agent) -> Iterat
     schema, problem = agent.output, draft.source.problem
     for index, tool in enumerate(agent.tools):
         yield from _target(draft, (*path, "tools", index), tool)
-    if not is_template(agent.model) and not _MODEL.fullmatch(agent.model):
-        message = f"{agent.model!r} does not say whose model it is"
-        yield problem((*path, "model"), message, "write provider:name, such as openai:gpt-4o-mini")
+    if "model" in agent.model_fields_set:
+        yield from _model(draft, (*path, "model"), agent.model)
+    elif not _has_default_model(draft):
+        hint = "add `model: provider:name` to it, or to workflow.runtime for all agents"
+        yield problem(path, f"agent of {placed.title} has no 'model'", hint, key=True)
     if schema is None:
         return
     hint = "write `type: object` and list the fields under `properties:`"
@@ -207,6 +211,19 @@ def _agent(draft: Draft, placed: Placed, path: DataPath, agent: Agent) -> Iterat
         if reason := pattern_problem(pattern):
             message = f"the pattern {pattern!r:.200} cannot be matched: {reason}"
             yield problem((*path, "output", *place), message, _PATTERN_HINT)
+
+
+def _has_default_model(draft: Draft) -> bool:
+    """Return True if `workflow.runtime` has a model, or one that cannot be read."""
+    runtime, declared = draft.definition.workflow.runtime, draft.declared("runtime")
+    is_unread = "model" not in runtime.model_fields_set and (declared is None or "model" in declared)
+    return is_unread or runtime.model is not None
+
+
+def _model(draft: Draft, path: DataPath, model: str) -> Iterator[Problem]:
+    if not is_template(model) and not _MODEL.fullmatch(model):
+        message = f"{model!r} does not say whose model it is"
+        yield draft.source.problem(path, message, "write provider:name, such as openai:gpt-4o-mini")
 
 
 def _shell(draft: Draft, placed: Placed, path: DataPath, shell: Shell) -> Iterator[Problem]:
@@ -343,6 +360,9 @@ def texts(draft: Draft) -> Iterator[Text]:
         yield Text(path, script, SCOPE | {"output", "status", "error"}, f"the hook {name}")
     workflow = draft.definition.workflow
     yield Text(("workflow", "instructions"), workflow.instructions, SCOPE, "workflow.instructions")
+    for field, value in _templates(workflow.runtime):
+        place = f"workflow.runtime.{field[0]}"
+        yield from _tree(("workflow", "runtime", *field), value, SCOPE | {"secrets"}, place)
     for placed in draft.steps:
         yield from _conditions(placed)
         if placed.path not in draft.unread:

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.errors import did_you_mean
-from holdfast.workflows.model import KINDS, Definition, Step
+from holdfast.workflows.model import KINDS, Definition, Step, with_runtime
 from holdfast.workflows.reading.checks import MADE_UP, Draft, check_names, check_order
 from holdfast.workflows.reading.problems import MOST_PROBLEMS, Problem, WorkflowInvalid, given, listed
 from holdfast.workflows.reading.source import DataPath, Source
@@ -51,7 +51,7 @@ def parse(source: Source) -> Definition:
     if problems:
         raise WorkflowInvalid(problems)
     assert definition is not None
-    return definition
+    return with_runtime(definition)
 
 
 def _validated(data: Any) -> tuple[Definition | None, list[_Error]]:
@@ -188,7 +188,10 @@ _OTHER_NAMES = {
     "entry_point": "`entry`",
     "input": "`inputs`",
     "variables": "`vars` of `workflow`",
-    "runtime": "`model` and the other fields of each `agent`",
+    "default_model": "`model`",
+    "provider": "a part of `model`, which is provider:name",
+    "max_agent_iterations": "`max_turns`",
+    "max_session_seconds": "`timeout`",
     "config": "`checkpoint` of `workflow`",
     "depends_on": "`after`",
     "condition": "`when`",
