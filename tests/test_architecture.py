@@ -42,7 +42,7 @@ A module that stands higher than its folder is named with it: what writes graphs
 """
 
 ENGINE_LAYERS = (
-    {"app", "resume_plan", "continuation", "time_travel.rewind"},
+    {"app", "resume_plan", "continuation", "time_travel.app", "time_travel.rewind"},
     {"runner", "blocking", "loop", "waves", "speculation", "submission", "transfer"}
     | {"commands.control", "time_travel.edits"},
     {"attempt", "executors", "saving", "resume", "retention", "graph_changes"}

@@ -132,6 +132,20 @@ def test_the_readme_example_has_about_twenty_lines() -> None:
     assert len(lines) <= 25
 
 
+def test_the_readme_example_can_be_run_again_and_again(tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text(script_of(ROOT / "README.md"))
+    printed = []
+    for _ in range(3):
+        command = [sys.executable, "report.py"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment())
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout.strip())
+        (tmp_path / "online").touch()
+
+    assert "ConnectionError: the service is down" in printed[0]
+    assert printed[1:] == ["['collected tides', 'written']"] * 2
+
+
 def test_the_reference_has_every_public_name() -> None:
     reference = (ROOT / "docs/reference/api.md").read_text("utf-8")
 

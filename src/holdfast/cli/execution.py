@@ -390,6 +390,21 @@ class Execution:
             self._print(ending)
         return code
 
+    def show(self, outcome: Outcome) -> int:
+        """Print how a run ended that is not executed again; return the exit code."""
+        check_conditions(self._options.fail_on_state, self._workflow.definition)
+        ending, code = self._of(outcome), errors.STATUS_CODES.get(outcome.status, errors.FAILED)
+        self._print(ending)
+        return self._checked(outcome, code)
+
+    def _checked(self, outcome: Outcome, code: int) -> int:
+        """Return the exit code of an outcome, which fails if its final state has what `--fail-on-state` says."""
+        condition = first_that_holds(self._options.fail_on_state, outcome.state)
+        if outcome.status != RunStatus.COMPLETED or not condition:
+            return code
+        click.echo(f"holdfast: the final state has {condition}", err=True)
+        return errors.FAILED
+
     def _ended(self, watch: Watch, begin: Begin) -> tuple[Ending | None, int]:
         try:
             outcome = self._until_stopped(watch, begin)
@@ -407,10 +422,8 @@ class Execution:
             return None, elsewhere.code
         else:
             ending = self._of(outcome)
-            condition = first_that_holds(self._options.fail_on_state, outcome.state)
-            if ending.status == RunStatus.COMPLETED and condition:
-                click.echo(f"holdfast: the final state has {condition}", err=True)
-                return ending, errors.FAILED
+            code = errors.STATUS_CODES.get(ending.status, errors.FAILED)
+            return ending, self._checked(outcome, code)
         return ending, errors.STATUS_CODES.get(ending.status, errors.FAILED)
 
     def _until_stopped(self, watch: Watch, begin: Begin) -> Outcome:

@@ -139,6 +139,11 @@ INPUT = repeated(
 )
 INPUTS_FILE = value("--inputs inputs_file", "FILE", "Inputs as a JSON object; - is stdin.")
 RUN_ID = value("--run-id", "ID", "The id of the new run; by default a random one.")
+CONTINUE = flag(
+    "--continue continues",
+    "Continue the run of that id, or else the workflow's latest unfinished run, if there is one; a completed run of "
+    "that id is printed and not run again. Inputs have to be the same, or none.",
+)
 REUSE = value(
     "--reuse",
     "RUN",

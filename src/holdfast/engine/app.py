@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.engine.blocking import AsyncEventStream, Blocking, EventStream, StreamQueue, run_blocking
 from holdfast.engine.loop import Execution
-from holdfast.engine.runner import AppBase, Main, state_of
+from holdfast.engine.runner import Main, state_of
 from holdfast.engine.settings import Outcome, Pause, ignore, one_of
+from holdfast.engine.time_travel.app import TimeTravelApp
 from holdfast.errors import CheckpointNotFound, HoldfastError, RunExists, StateInvalid
 from holdfast.events import MultiObserver, ObserverLike, in_dialect
 from holdfast.graph.graph import mermaid
@@ -28,31 +29,19 @@ if TYPE_CHECKING:
     from holdfast.engine.resume import ResumeKeywords
     from holdfast.engine.resume_plan import ResumePlan
     from holdfast.engine.submission import When
-    from holdfast.engine.time_travel import checkpoints, edits, queries, rerun, rewind
-    from holdfast.engine.time_travel.checkpoints import Place, Position
-    from holdfast.engine.time_travel.edits import Access, RerunKeywords
-    from holdfast.engine.time_travel.rerun import Rerun
     from holdfast.journal import copying
-    from holdfast.views import usage
-    from holdfast.views.comparison import Comparison, StateDifference
-    from holdfast.views.family import Family
-    from holdfast.views.history import History
-    from holdfast.views.usage import RunLedger
 else:
     # What a run that is only started does without is loaded when it is first used.
     checkpoint_files, continuation = LazyModule("engine.checkpoint_files"), LazyModule("engine.continuation")
     resume, resume_plan = LazyModule("engine.resume"), LazyModule("engine.resume_plan")
     submission, control = LazyModule("engine.submission"), LazyModule("engine.commands.control")
-    checkpoints, edits = LazyModule("engine.time_travel.checkpoints"), LazyModule("engine.time_travel.edits")
-    queries, rerun = LazyModule("engine.time_travel.queries"), LazyModule("engine.time_travel.rerun")
-    rewind, usage = LazyModule("engine.time_travel.rewind"), LazyModule("views.usage")
     copying = LazyModule("journal.copying")
 
 
 Input = Mapping[str, Any] | Any | None
 
 
-class App(AppBase):
+class App(TimeTravelApp):
     """A compiled graph on a store. It holds no run: one app may execute any number of them at once."""
 
     # Running.
@@ -65,9 +54,14 @@ class App(AppBase):
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
         reuse: str | None = None,
+        if_exists: str = "fail",
         observer: ObserverLike = None,
     ) -> Outcome:
         """Start a run and execute it until it completes, pauses or is cancelled.
+
+        `if_exists` says what to do if a run of this id exists: "fail" raises `RunExists`. "resume" continues it if it
+        stopped, also by a crash; one that is completed, cancelled or waits is returned as it is, and runs nothing.
+        "return" returns every run as it is. An input has to be the one that the run began with, or `None`.
 
         `checkpoint` resumes instead: a file of `save_checkpoint`, or whatever `resume` takes; an input is then an
         update of the saved state. A failure raises `ExecutionError`, or, if the graph was compiled with
@@ -78,6 +72,7 @@ class App(AppBase):
         its inputs are the same. Without an input that run's own is taken; its config holds where none is given.
         """
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint, "reuse": reuse}
+        how["if_exists"] = if_exists
         return Blocking(self._invocation(input, observer, **how)).run()
 
     async def ainvoke(
@@ -88,10 +83,12 @@ class App(AppBase):
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
         reuse: str | None = None,
+        if_exists: str = "fail",
         observer: ObserverLike = None,
     ) -> Outcome:
         """As `invoke`. Sync nodes and the store's syncs run in worker threads, so the loop is never blocked."""
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint, "reuse": reuse}
+        how["if_exists"] = if_exists
         return await self._invocation(input, observer, **how)(False, ignore)
 
     def stream(
@@ -102,6 +99,7 @@ class App(AppBase):
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
         answers: Mapping[str, Any] | None = None,
+        if_exists: str = "fail",
         observer: ObserverLike = None,
         dialect: str | None = None,
     ) -> EventStream:
@@ -110,7 +108,8 @@ class App(AppBase):
         The run starts when the first event is taken; a stream from which none is ever taken runs nothing, and warns.
         The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop
         early saves and stops the run. A failure is raised after its `graph.fail` event, or, with
-        `raise_exceptions=False`, is that event and nothing else. `stats` of the stream counts its events.
+        `raise_exceptions=False`, is that event and nothing else. `stats` of the stream counts its events. A run that
+        `if_exists` (see `invoke`) returns as it is has no events.
 
         `dialect` names the events as another system does: "task" (`task_start`, `checkpoint_saved`), "agent"
         (`agent_started`, `route_taken`) or "state" (`state`, `interrupt`, `final`); see `holdfast.events.DIALECTS`.
@@ -118,6 +117,7 @@ class App(AppBase):
         queue = StreamQueue()
         both = self._both(queue, observer, dialect)
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
+        how["if_exists"] = if_exists
         events = queue.drain(Blocking(self._invocation(input, both, answers=answers, **how)))
         return EventStream(events, queue)
 
@@ -129,6 +129,7 @@ class App(AppBase):
         config: Mapping[str, Any] | None = None,
         checkpoint: str | Path | None = None,
         answers: Mapping[str, Any] | None = None,
+        if_exists: str = "fail",
         observer: ObserverLike = None,
         dialect: str | None = None,
     ) -> AsyncEventStream:
@@ -136,6 +137,7 @@ class App(AppBase):
         queue = StreamQueue()
         both = self._both(queue, observer, dialect)
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
+        how["if_exists"] = if_exists
         return AsyncEventStream(queue, self._invocation(input, both, answers=answers, **how))
 
     def _both(self, queue: StreamQueue, observer: ObserverLike, dialect: str | None) -> ObserverLike:
@@ -238,26 +240,30 @@ class App(AppBase):
         when: When = None,
         config: Mapping[str, Any] | None = None,
         reuse: str | None = None,
+        if_exists: str = "fail",
     ) -> str:
         """Store a new run for workers to execute, and return its id at once.
 
         Of the runs of a `queue` those of a higher `priority` begin first. `when` is a time, or a delay as
         `timedelta` or in seconds, before which it does not begin. Submitting again under the same `key`
-        returns the id of the run that is there, whatever the input. For `reuse` see `invoke`.
+        returns the id of the run that is there, whatever the input. For `reuse` see `invoke`. If a run of the `run_id`
+        exists, `if_exists="resume"` queues it again if it failed or was interrupted, and "return" only returns its id.
         """
         place = submission.Place.of(queue, priority, when)
-        if key is None:
-            name = self._runner.new_run_id(run_id)
-        elif run_id is None:
-            name = submission.id_of_key(self.name, key)
-        else:
+        if key is not None and run_id is not None:
             raise StateInvalid("give either run_id= or key=, not both")
-        if key is not None and self.store.runs(run=name):
+        if if_exists != "fail" and (
+            found := continuation.Existing.find(self._runner, run_id, if_exists, key=key)
+        ):
+            return found.submitted(input, place)
+        name = submission.id_of_key(self.name, key) if key is not None else None
+        if name is not None and self.store.runs(run=name):
             return name
+        name = name or self._runner.new_run_id(run_id, may_exist=if_exists != "fail")
         try:
             run_blocking(lambda: self._runner.submit(input, name, dict(config or {}), place, reuse))
         except RunExists:
-            if key is None:
+            if key is None and if_exists == "fail":
                 raise
         return name
 
@@ -451,203 +457,6 @@ class App(AppBase):
         for info in self.store.runs(run=run_id):
             self._runner.refuse_owned(info)
         return copying.delete_run(self._settings.journal, run_id)
-
-    # The past of runs. A run is named by its id, the latest of a workflow by its name.
-
-    def history(self, run: str, *, limit: int | None = None, before: str | None = None) -> History:
-        """Return a run's checkpoints, newest first, each with what happened since the one before.
-
-        `limit` is how many at most; `before` is a checkpoint, named by its id or as in `"@3"`, for the next page. A
-        page costs what is on it, however long the run is.
-        """
-        return queries.run_history(self._settings.journal, run, limit=limit, before=before)
-
-    def state_at(self, run: str, checkpoint: Place) -> State:
-        """Return a run's state as it was at a checkpoint.
-
-        `checkpoint` is its id, the number of a wave, for the last time that the run came to its end, or what follows
-        `RUN` in `RUN@…`: `"@-1"` is one before the newest, `"@draft"` is after the last finish of a node, `"@draft#2"`
-        after its second.
-        """
-        position, settings = self._position(run, checkpoint), self._settings
-        return state_of(settings.journal.load(position.info, settings.codec, position.seq), settings)
-
-    def forks(self, run: str) -> Family:
-        """Return the runs that a run comes from and those that come from it: where each was forked, and its cost."""
-        return queries.run_forks(self._settings.journal, run)
-
-    def fork(
-        self,
-        run: str,
-        at: Place | None = None,
-        *,
-        update: Update | None = None,
-        as_node: str | None = None,
-        run_id: str | None = None,
-        tags: Sequence[str] | None = None,
-        by: str = "",
-        reason: str = "",
-    ) -> str:
-        """Start a new run at a checkpoint of another, and return its id; nothing runs until it is resumed.
-
-        `at` is a checkpoint as in `state_at`; without it, the run as it is now. `update` changes the state of the new
-        run, as `edit` does. With `as_node` it counts as what that node returned: what follows the node comes next, and
-        its routes are asked when the run is resumed. The new run is read through the journal of the old one, which is
-        left as it is; pruning or deleting that one does it no harm.
-        """
-        position = self._own(self._position(run, at))
-        edit = edits.Edit(update, as_node, by, reason)
-        return rewind.fork_run(self._access, position, self._runner.new_run_id(run_id), edit, tags=tags)
-
-    def update_state(
-        self,
-        run: str,
-        update: Update | None = None,
-        *,
-        as_node: str | None = None,
-        by: str = "",
-        reason: str = "",
-    ) -> str:
-        """Change the state of a run that no process executes; return the id of the checkpoint that this makes.
-
-        With `as_node` the update counts as what that node returned, as in `fork`; a completed run goes on then when it
-        is resumed. A run that is being executed is refused: `edit` changes its state between two steps.
-        """
-        info = self._own(self._position(run)).info
-        return edits.update_state(self._access, info.run, edits.Edit(update, as_node, by, reason))
-
-    def rollback(self, run: str, to: Place, *, by: str = "", reason: str = "") -> str:
-        """Roll a run back to an earlier checkpoint; return the id of the checkpoint that this makes.
-
-        A resume goes on from there: the steps that came after run again, with the idempotency keys that they had. Its
-        questions are asked again, its gates are closed again; what `ctx.once` remembered in an unfinished step stays
-        remembered. Nothing is deleted: what came after stays in the history, and a rollback can return to it. A run
-        that is being executed is refused.
-        """
-        return rewind.roll_back(self._access, self._own(self._position(run, to)), by=by, reason=reason)
-
-    def promote(self, fork: str, *, into: str | None = None, by: str = "", reason: str = "") -> str:
-        """Promote a fork's result to the run that it was forked from, or to its ancestor `into`.
-
-        Returns the id of the checkpoint that this run now has. Its own history stays, and `rollback` can return to it;
-        the fork stays, too. A fork that waits for an answer makes the run wait for the same. Runs that are being
-        executed are refused.
-        """
-        own = self._own(self._position(fork)).info
-        target = None if into is None else self._own(self._position(into)).info
-        return rewind.promote_fork(self._access, own, target, by=by, reason=reason)
-
-    def compare(self, one: str, other: str) -> Comparison:
-        """Return what two runs, usually forks of one, did differently.
-
-        That is where they diverge, which steps only one ran, whose results differ, time, money, status, code. Both are
-        named by a run, a checkpoint, `RUN@3` …
-        """
-        return queries.compare_runs(self._settings.journal, one, other)
-
-    def diff(self, one: str, other: str | None = None, *, keys: Sequence[str] = ()) -> StateDifference:
-        """Return what differs between two checkpoints of any runs of the store, or between one and the one before it.
-
-        A checkpoint is named by a run id, a checkpoint id, a workflow's name, `RUN@3`, `RUN@-1` or `RUN@NODE`; see
-        `diff_states`.
-        """
-        return queries.diff_states(self._settings.journal, one, other, keys=keys)
-
-    @property
-    def _access(self) -> Access:
-        return edits.Access.of(self._settings)
-
-    def _position(self, run: str, at: Place | None = None) -> Position:
-        return checkpoints.find_place(self._settings.journal.store, run, at)
-
-    def _own(self, position: Position) -> Position:
-        self._runner.refuse_other_workflow(position.info)
-        return position
-
-    def rerun(
-        self, run: str, step: str, *, observer: ObserverLike = None, **options: Unpack[RerunKeywords]
-    ) -> Outcome:
-        """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
-
-        This is a new run, which begins at the checkpoint before the step; with `in_place` the run itself is taken
-        back there. `step` is a step's id, such as `draft#2` or `work#1[key]`, or a node's name for its last visit.
-
-        `input` lets this step see other values than the state has, as `modify` does. `output` is taken for what it
-        returned, instead of running it; a function is given the state. `update` changes the state first, as `edit`
-        does, and `config` is laid over the config. `run_id` is the id of the new run, `by` says who asked for it, and
-        `trust` is as for `resume`.
-        """
-        return Blocking(self._rerun(run, step, observer, **options)).run()
-
-    async def arerun(
-        self, run: str, step: str, *, observer: ObserverLike = None, **options: Unpack[RerunKeywords]
-    ) -> Outcome:
-        """As `rerun`, in the running event loop."""
-        return await self._rerun(run, step, observer, **options)(False, ignore)
-
-    def _rerun(self, run: str, step: str, observer: ObserverLike, **options: Unpack[RerunKeywords]) -> Main:
-        chosen = edits.RerunOptions(**options)
-        return self._main(observer, lambda caller: rewind.rerun_step(self._runner, run, step, chosen, caller))
-
-    def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
-        """Return what `resume(run, rerun_changed=True)` would take the run back for, if it would; change nothing."""
-        options, journal = resume.ResumeOptions(remap=remap, rerun_changed=True), self._settings.journal
-        options.check()
-        plan = rerun.plan_changes(
-            self._settings, journal.load(journal.info(run), self._settings.codec), options
-        )
-        return plan if plan is not None and plan.seq is not None else None
-
-    def plan_rerun(self, run: str, step: str) -> Rerun:
-        """Return what `rerun` would keep and what it would run again, and why; change nothing."""
-        return rewind.plan_step(self._runner, run, step, edits.RerunOptions())[1]
-
-    def cost(self, run: str) -> RunLedger:
-        """Return what a run has used up, over all its executions: tokens, money and time, by step and by model.
-
-        `run` may also be a checkpoint, named by its id or as `RUN@3`: what the run had used up by then.
-        """
-        position = self._position(run)
-        return usage.ledger(self._settings.journal, position.info.run, upto=position.seq)
-
-    def tag(
-        self,
-        run: str,
-        *tags: str,
-        remove: Iterable[str] = (),
-        checkpoint: Place | None = None,
-        by: str = "",
-        timeout: float = 0.0,
-    ) -> str:
-        """Add tags to a run, or to a checkpoint, and remove others; the tags of a run find it again.
-
-        `run` is a run id, or a checkpoint, named by its id or as `RUN@3`; so is `checkpoint`, as in `state_at`. Tags
-        and notes of a run, completed ones included, are in its journal, with who wrote them. Returns as `edit` does.
-        """
-        return self._annotate(run, checkpoint, by, timeout, add=tags, remove=remove)
-
-    def note(
-        self, run: str, text: str, *, checkpoint: Place | None = None, by: str = "", timeout: float = 0.0
-    ) -> str:
-        """Write a note to a run, or to a checkpoint; see `tag`."""
-        return self._annotate(run, checkpoint, by, timeout, text=text)
-
-    def keep(
-        self,
-        run: str,
-        checkpoint: Place | None = None,
-        *,
-        keep: bool = True,
-        by: str = "",
-        timeout: float = 0.0,
-    ) -> str:
-        """Have retention and pruning leave a checkpoint, by default the newest, and its run alone; see `tag`."""
-        return self._annotate(run, checkpoint, by, timeout, keep=keep)
-
-    def _annotate(self, run: str, checkpoint: Place | None, by: str, timeout: float, **what: Any) -> str:
-        self._own(self._position(run))
-        journal, what["codec"] = self._settings.journal, self._settings.codec
-        return control.annotate(journal, run, checkpoint=checkpoint, by=by, timeout=timeout, **what)
 
     # Checkpoint files.
 

@@ -22,28 +22,39 @@ from holdfast.engine.resume import (
     refuse_finished,
 )
 from holdfast.engine.resume import edits as edits_of
-from holdfast.engine.runner import Runner, state_of
-from holdfast.engine.settings import Caller, Outcome, Stats, public_pauses
-from holdfast.errors import GraphChanged, RunConflict, StateInvalid
+from holdfast.engine.runner import Runner, passed_over, state_of
+from holdfast.engine.settings import Caller, Outcome, Stats, one_of, public_pauses
+from holdfast.errors import (
+    AnswerRejected,
+    ExecutionError,
+    GraphChanged,
+    Remedy,
+    RunConflict,
+    RunExists,
+    RunFinished,
+    StateInvalid,
+)
 from holdfast.events import Event, Observer, tell
 from holdfast.journal import records
 from holdfast.journal.journal import Loaded
 from holdfast.journal.run_state import DONE
 from holdfast.journal.writer import Writer
 from holdfast.names import LazyModule
+from holdfast.state.ops import Op
+from holdfast.state.schema import as_mapping
 from holdfast.state.state import origin_of
 from holdfast.stores.base import RunInfo
 from holdfast.values import END, RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine import checkpoint_files, confirmation, resume_plan
+    from holdfast.engine import checkpoint_files, confirmation, resume_plan, submission
     from holdfast.engine.commands import subject
     from holdfast.engine.time_travel import edits, rerun, rewind
 else:
     checkpoint_files, confirmation = LazyModule("engine.checkpoint_files"), LazyModule("engine.confirmation")
     resume_plan, subject = LazyModule("engine.resume_plan"), LazyModule("engine.commands.subject")
     edits, rerun = LazyModule("engine.time_travel.edits"), LazyModule("engine.time_travel.rerun")
-    rewind = LazyModule("engine.time_travel.rewind")
+    rewind, submission = LazyModule("engine.time_travel.rewind"), LazyModule("engine.submission")
 
 logger = logging.getLogger("holdfast")
 
@@ -98,7 +109,7 @@ async def resume(
     answered = answered_now(info, run, options, settings, sleeps=caller.idle_timeout is None)
     at_rest = is_at_rest(info, run, options, answered, settings.rules.barrier)
     if at_rest and confirmed is None and not store.inbox(info.run, run.inbox_seen):
-        return _unchanged(runner, loaded)
+        return recorded_outcome(runner, loaded)
     reconciled = reconciled_graph(runner, loaded, options, caller.observer)
     writer = runner.writer(loaded)
     if plan is not None:
@@ -194,16 +205,149 @@ async def go_on(
     )
 
 
-def _unchanged(runner: Runner, loaded: Loaded) -> Outcome:
-    """Return the outcome of a paused run that a resume leaves as it is."""
-    run, state = loaded.run, state_of(loaded, runner.settings)
+def recorded_outcome(runner: Runner, loaded: Loaded) -> Outcome:
+    """Return the outcome of a run as it is stored; nothing of it runs."""
+    run, state, settings = loaded.run, state_of(loaded, runner.settings), runner.settings
     cost = sum(spending.cost for spending in run.spending.values())
     stats = Stats(steps_kept=run.steps_done, waves=run.root.waves, seconds=run.seconds, cost=cost)
-    pauses, ident = (
-        public_pauses(run, runner.settings.codec, runner.settings.retention),
+    pauses = public_pauses(run, settings.codec, settings.retention)
+    failure = None
+    if run.status == RunStatus.FAILED:
+        remedies, name = Remedy("resume", loaded.info.run), loaded.info.run
+        problem = f"run {name!r} failed" if run.fault is None else run.fault.message
+        failure = ExecutionError(problem, remedies=remedies, node=run.fault_node, state=state, run_id=name)
+    return Outcome(
+        RunStatus(run.status),
+        state,
+        loaded.info.run,
         origin_of(state).checkpoint_id,
+        pauses,
+        stats,
+        passed_over(run),
+        error=failure,
     )
-    return Outcome(RunStatus(run.status), state, loaded.info.run, ident, pauses, stats)
+
+
+# Starting a run, or continuing the one that has its id.
+
+
+IF_EXISTS = ("fail", "resume", "return")
+
+
+async def is_first(writer: Writer, caller: Caller) -> bool:
+    """Store that a run begins, before anything of it runs; return False if another has begun it meanwhile."""
+    try:
+        if caller.private:
+            writer.flush()
+        else:
+            await writer.flush_async()
+    except RunExists:
+        return False
+    return True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Existing:
+    """The run that has the id of one that was to begin, and whether it is resumed, or returned as it is."""
+
+    runner: Runner
+    info: RunInfo
+    if_exists: str
+
+    @classmethod
+    def find(
+        cls, runner: Runner, run_id: str | None, if_exists: str, *, key: str | None = None
+    ) -> Existing | None:
+        """Return the run of that id, or `None`; one of another workflow is refused."""
+        one_of("if_exists", if_exists, IF_EXISTS)
+        if key is not None:
+            raise StateInvalid("give either key= or if_exists=, not both: the run of a key is submitted once")
+        if run_id is None:
+            raise StateInvalid(
+                f"if_exists={if_exists!r} says what to do with a run that exists; name it with run_id="
+            )
+        for info in runner.journal.store.runs(run=run_id) if isinstance(run_id, str) else ():
+            runner.refuse_other_workflow(info)
+            return cls(runner, info, if_exists)
+        return None
+
+    async def outcome(
+        self,
+        input: Any,
+        config: Mapping[str, Any] | None,
+        answers: Mapping[str, Any] | None,
+        caller: Caller,
+    ) -> Outcome:
+        """Resume the run if it stopped; else, or if it is only to be returned, return its recorded outcome.
+
+        A cancelled run, and one that waits, stay as they are: their gates stay closed.
+        """
+        runner, name = self.runner, self.info.run
+        self.refuse_other_input(input)
+        loaded = load_latest(runner.journal, self.info, runner.settings.codec)
+        is_over = loaded.info.status in (RunStatus.COMPLETED, RunStatus.CANCELLED)
+        if self.if_exists == "return" or is_over:
+            if answers:
+                raise AnswerRejected(
+                    f"run {name!r} is {loaded.info.status} and not resumed: it takes no answers"
+                )
+            return recorded_outcome(runner, loaded)
+        saved = runner.settings.codec.decode(loaded.run.config, lenient=True) if loaded.run.config else {}
+        changed = {key: value for key, value in (config or {}).items() if saved.get(key) != value}
+        options = ResumeOptions(answers=answers, config=changed or None, approve=False)
+        try:
+            return await resume(runner, name, options, caller)
+        except RunFinished:
+            return recorded_outcome(runner, load_latest(runner.journal, self.info, runner.settings.codec))
+
+    def submitted(self, input: Any, place: submission.Place) -> str:
+        """Queue the run again if it is to be resumed and failed or was interrupted; return its id."""
+        journal, stopped = self.runner.journal, (RunStatus.FAILED, RunStatus.INTERRUPTED)
+        self.refuse_other_input(input)
+        if self.if_exists == "resume" and self.info.status in stopped:
+            submission.requeue(journal, self.info.run, place, codec=self.runner.settings.codec)
+        return self.info.run
+
+    def refuse_other_input(self, input: Any) -> None:
+        """Refuse an input other than the one that the run began with; none at all is not compared.
+
+        A key that is left out and has a default is not compared either: defaults may differ from day to day.
+        """
+        runner, name = self.runner, self.info.run
+        if input is None:
+            return
+        codec, values = runner.settings.codec, as_mapping(input, "the input")
+        now = {op.key: op for op in runner.settings.graph.schema.initial(codec, values)}
+        _, entries = runner.journal.history(self.info, codec, 1)
+        begun = [each for _, found in entries for each in found if isinstance(each, records.RunStarted)]
+        if not begun:
+            logger.warning("run %s: the input is not compared: the one it began with is not stored", name)
+            return
+        then = {op.key: op for op in begun[0].ops}
+        compared = [key for key in {**then, **now} if key in values or key not in now]
+        differ = [name for key in compared for name in _differing(key, then.get(key), now.get(key))]
+        if differ:
+            raise RunExists(
+                f"run {name!r} exists and began with another input: {', '.join(map(repr, sorted(differ)))} "
+                f"{'differs' if len(differ) == 1 else 'differ'}; to continue it, give the same input or none",
+                remedies=Remedy("choose_run_id"),
+                run_id=name,
+            )
+
+
+def _differing(key: str, one: Op | None, other: Op | None) -> list[str]:
+    """Return the names of what differs in two inputs of a key; dicts and sets may be in another order."""
+    if one is None or other is None or one.raw == other.raw:
+        return [] if one is not None and other is not None else [key]
+    then, now = one.value, other.value
+    if then == now:
+        return []
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        names = [
+            name for name in {**then, **now} if name not in then or name not in now or then[name] != now[name]
+        ]
+        return [f"{key}.{name}" for name in names]
+    return [key]
 
 
 async def _fork(runner: Runner, info: RunInfo, seq: int, options: ResumeOptions, caller: Caller) -> Outcome:

@@ -37,6 +37,7 @@ from holdfast.journal import records
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, new_run_key
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Target
+from holdfast.journal.run_state import RunState
 from holdfast.journal.writer import Writer
 from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
@@ -87,26 +88,43 @@ class Runner:
         checkpoint: str | Path | None = None,
         answers: Mapping[str, Any] | None = None,
         reuse: str | None = None,
+        if_exists: str = "fail",
     ) -> Outcome:
         """Start a run of an input, or go on from a checkpoint, with answers to what it waits for.
 
-        A new run reuses what run `reuse` has finished, as far as it is the same.
+        A new run reuses what run `reuse` has finished, as far as it is the same. `if_exists` says what to do with a
+        run that has the id already.
         """
         if checkpoint is not None:
-            if reuse is not None:
-                raise StateInvalid("give either reuse= or checkpoint=, not both: reuse= is for a new run")
+            for name, given in (("reuse", reuse), ("if_exists", if_exists if if_exists != "fail" else None)):
+                if given is not None:
+                    raise StateInvalid(
+                        f"give either {name}= or checkpoint=, not both: {name}= is for a new run"
+                    )
             how = {"update": input, "config": config, "answers": answers}
             return await continuation.go_on_from(self, checkpoint, run_id, how, caller)
         if config is not None and not isinstance(config, Mapping):
             raise StateInvalid(f"config must be a mapping such as {{'name': value}}, not {config!r:.80}")
+        if if_exists != "fail":
+            existing = continuation.Existing.find(self, run_id, if_exists)
+            if existing is not None:
+                return await existing.outcome(input, config, answers, caller)
         if answers:
             raise AnswerRejected("a new run takes no answers")
-        values, options, first = self._inputs(input, dict(config or {}), reuse)
-        owner = this_owner(self._store)
-        writer = await self.new_run(values, self.new_run_id(run_id), options, owner, first=first)
+        values, options, first = self.inputs(input, dict(config or {}), reuse)
+        owner, name = this_owner(self._store), self.new_run_id(run_id, may_exist=if_exists != "fail")
+        writer = await self.new_run(values, name, options, owner, first=first)
+        if if_exists != "fail" and not await continuation.is_first(writer, caller):
+            again: dict[str, Any] = {
+                "config": config,
+                "answers": answers,
+                "reuse": reuse,
+                "if_exists": if_exists,
+            }
+            return await self.invoke(input, caller, run_id=run_id, **again)
         return await self.start(writer, options, caller)
 
-    def _inputs(
+    def inputs(
         self, input: Any, config: dict[str, Any], reuse: str | None
     ) -> tuple[Mapping[str, Any], dict[str, Any], tuple[records.Record, ...]]:
         """Return the input and the config of a new run, and what it records first if it reuses another's results."""
@@ -119,7 +137,7 @@ class Runner:
         self, input: Any, run_id: str, config: dict[str, Any], place: Place, reuse: str | None = None
     ) -> None:
         """Store a new run for workers to execute."""
-        values, config, first = self._inputs(input, config, reuse)
+        values, config, first = self.inputs(input, config, reuse)
         writer = await self.new_run(values, run_id, config, "", first=first)
         upcoming = [step.node for step in writer.run.active()]
         writer.record(records.RunEnded(RunStatus.QUEUED))
@@ -211,13 +229,13 @@ class Runner:
     def _own_already(self, run: str) -> RunConflict:
         return RunConflict(f"run {run!r} is being executed by this process already")
 
-    def new_run_id(self, run_id: str | None) -> str:
+    def new_run_id(self, run_id: str | None, *, may_exist: bool = False) -> str:
         """Return the id of a new run: as given, if it is valid and free, else a random one."""
         if run_id is None:
             return str(uuid.uuid4())
         if not isinstance(run_id, str) or not run_id.strip() or not run_id.isprintable():
             raise StateInvalid(f"a run id must be printable text, not {run_id!r}")
-        if known := self._store.runs(run=run_id):
+        if not may_exist and (known := self._store.runs(run=run_id)):
             remedies = [Remedy("resume", run_id)]
             if known[0].status == RunStatus.COMPLETED:
                 remedies = [Remedy("read", run_id), Remedy("delete", run_id)]
@@ -301,9 +319,7 @@ class Runner:
     def _outcome(self, execution: Execution, status: RunStatus, kept: int) -> Outcome:
         run, saving, reused = execution.run, execution.saving, execution.reusable
         ahead = execution.speculation
-        warnings = [
-            f"step {step_label(step)!r} failed and was passed over: {fault}" for step, fault in run.faults
-        ]
+        warnings = [*passed_over(run)]
         for join, arrived in run.root.waiting.items() if status == RunStatus.COMPLETED else ():
             node, *sources = join.split("/")
             missing = ", ".join(repr(base_name(source)) for source in sources if source not in arrived)
@@ -342,6 +358,13 @@ class Runner:
             tuple(reused.steps) if reused is not None else (),
             execution.ending.failure,
         )
+
+
+def passed_over(run: RunState) -> tuple[str, ...]:
+    """Return what failed in a run that went on without it."""
+    return tuple(
+        f"step {step_label(step)!r} failed and was passed over: {fault}" for step, fault in run.faults
+    )
 
 
 class AppBase:

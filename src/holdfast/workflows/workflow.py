@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast.engine.app import App
 from holdfast.engine.checkpoint_files import check_config, check_options, has_workflow_file
@@ -360,6 +361,17 @@ def _app_of_file(path: Path, store: Store | str | os.PathLike[str] | None, trust
     return workflow.open(None if store is None else open_store(store), **stored_options(config))
 
 
+class OpenKeywords(TypedDict, total=False):
+    """The options of `Workflow.open` that a run remembers, so that they hold for every resume."""
+
+    interrupt_before: Iterable[str]
+    interrupt_after: Iterable[str]
+    skip_gates: bool
+    durability: str | None
+    timeout: float | None
+    metadata: Mapping[str, Any] | None
+
+
 class Workflow:
     """A workflow file: what it is given, its graph on a store, what it results in."""
 
@@ -482,6 +494,59 @@ class Workflow:
             problems = (self._source.problem(("steps",), problem) for problem in error.problems)
             raise WorkflowInvalid(problems) from error
         return app
+
+    def run(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        store: Store | str | None = None,
+        run_id: str | None = None,
+        if_exists: str = "fail",
+        observer: ObserverLike = None,
+        **options: Unpack[OpenKeywords],
+    ) -> Outcome:
+        """Run the workflow with these inputs; its result is `workflow.output(outcome.state)`.
+
+        The run can be resumed by its id alone, with `holdfast.resume` and on the command line. `store` and `options`
+        are as for `open`; the options hold for every resume. For `run_id` and `if_exists` see `App.invoke`.
+        """
+        with self._opened(store, options) as app:
+            begun, config = self._begun(app, inputs, run_id), self.config(options)
+            return app.invoke(begun, run_id=run_id, if_exists=if_exists, config=config, observer=observer)
+
+    def submit(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        store: Store | str | None = None,
+        run_id: str | None = None,
+        if_exists: str = "fail",
+        key: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        **options: Unpack[OpenKeywords],
+    ) -> str:
+        """Store a run of these inputs for workers, and return its id; see `run` and `App.submit`."""
+        with self._opened(store, options) as app:
+            begun, config = self._begun(app, inputs, run_id), self.config(options)
+            where: dict[str, Any] = {"key": key, "queue": queue, "priority": priority}
+            return app.submit(begun, run_id=run_id, if_exists=if_exists, config=config, **where)
+
+    @contextlib.contextmanager
+    def _opened(self, store: Store | str | None, options: OpenKeywords) -> Iterator[App]:
+        """Yield the workflow on a store, which is closed at the end if it was opened here."""
+        app = self.open(store, **options)
+        try:
+            yield app
+        finally:
+            if store is None or isinstance(store, str):
+                app.store.close()
+
+    def _begun(self, app: App, inputs: Mapping[str, Any] | None, run_id: str | None) -> dict[str, Any] | None:
+        """Return what a run begins with; `None` if the inputs of one that exists are to be kept."""
+        if inputs is None and run_id is not None and app.store.runs(run=run_id):
+            return None
+        return self.begin(self.read_inputs(inputs or {}))
 
     def _problem(self, error: StepInvalid) -> Problem:
         """Return what keeps a step from being made ready, at its place in the file."""

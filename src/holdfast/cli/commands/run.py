@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from holdfast.cli.command_lines import answer_line
-from holdfast.cli.execution import Execution, resume_target
+from holdfast.cli.execution import Execution, kept_of, resume_target
 from holdfast.cli.options import (
     AT,
+    CONTINUE,
     DELAY,
     EXECUTION,
     INPUT,
@@ -48,7 +49,7 @@ from holdfast.cli.plans import print_dry_run, resume_plan
 from holdfast.cli.questions import question_names, read_answers, read_inputs, read_pairs
 from holdfast.cli.render import count, json_text, one_line
 from holdfast.cli.session import Session, command, is_workflow_file
-from holdfast.cli.store_option import close_store, lasting_url
+from holdfast.cli.store_option import close_store, exists, lasting_url
 from holdfast.cli.targets import Confirmation, Target, confirming, find_target, latest_unfinished
 from holdfast.demo import STEPS, DemoReport, play
 from holdfast.engine.commands import control
@@ -72,11 +73,13 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo, Store
 
+_TO_CONTINUE = [status for status in RunStatus if status not in ("completed", "cancelled", "damaged")]
 NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
 
 
 @command(
     NEW_RUN,
+    CONTINUE,
     flag("--dry-run", "Check everything and print the plan; run and write nothing."),
     RUN_OPTIONS,
     EXECUTION,
@@ -92,29 +95,61 @@ def run(session: Session, options: Options) -> int:
       holdfast run report.yaml --inputs inputs.json --json
       holdfast run report.yaml --dry-run
       holdfast run report.yaml --reuse report
+      holdfast run report.yaml --continue
 
     Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
     """
     how, stored = ExecutionOptions.given(options), RunOptions.given(options)
-    workflow, url, reused, inputs = _new_run(session, options)
+    if options.continues and (options.dry_run or options.reuse is not None):
+        raise click.UsageError(
+            "--continue takes neither --dry-run nor --reuse; `holdfast resume --plan` prints what would run"
+        )
+    workflow = load_workflow(options.workflow)
+    name, status = _continued(session, workflow, options) if options.continues else (options.run_id, "")
+    url, reused, inputs = _new_run(session, workflow, options, exists=bool(status))
     if options.dry_run:
-        print_dry_run(workflow, inputs, url, options.skip_gates, session.as_json)
+        print_dry_run(workflow, inputs or {}, url, options.skip_gates, session.as_json)
         return 0
     app = stored.open(workflow, url, interactive=how.asks)
     session.callback(close_store, app.store)
-    name = options.run_id if options.run_id is not None else str(uuid.uuid4())
-    config, begun = stored.config(workflow), workflow.begin(inputs)
-    return Execution(workflow, app, url, how).execute(
-        lambda observer: app.invoke(begun, run_id=name, config=config, reuse=reused, observer=observer), name
-    )
+    name = name if name is not None else str(uuid.uuid4())
+    begun = None if inputs is None else workflow.begin(inputs)
+    given: dict[str, Any] = {"run_id": name, "config": stored.config(workflow), "reuse": reused}
+    given["if_exists"] = "resume" if options.continues else "fail"
+    execution = Execution(workflow, app, url, how, kept_of(app, name) if status else None)
+    if status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
+        return execution.show(app.invoke(begun, **given))
+    return execution.execute(lambda observer: app.invoke(begun, observer=observer, **given), name)
 
 
-def _new_run(session: Session, options: Options) -> tuple[Workflow, str, str | None, dict[str, Any]]:
-    """Return the workflow of a new run, its store, the run whose results it reuses, and its inputs.
+def _continued(session: Session, workflow: Workflow, options: Options) -> tuple[str, str]:
+    """Return the id of the run to continue or to start, and its status, which is empty if there is none.
 
-    Inputs that are not given are those of the reused run.
+    The new run after the last one has the same id in every process, so that of two that start it one continues it.
     """
-    workflow = load_workflow(options.workflow)
+    with Session(session.given) as reading:
+        url = reading.url(workflow.store_url())
+        store = reading.open(workflow.store_url()).store if exists(url) else None
+        if store is None:
+            return options.run_id or id_of_key(workflow.name, "--continue"), ""
+        if options.run_id is not None:
+            return options.run_id, next((info.status for info in store.runs(run=options.run_id)), "")
+        for info in store.runs(workflow=workflow.name, status=_TO_CONTINUE, limit=1):
+            return info.run, info.status
+        last = next((info.run for info in store.runs(workflow=workflow.name, limit=1)), "")
+        name = id_of_key(workflow.name, f"--continue {last}".strip())
+        while store.runs(run=name):
+            name = id_of_key(workflow.name, f"--continue {name}")
+        return name, ""
+
+
+def _new_run(
+    session: Session, workflow: Workflow, options: Options, *, exists: bool = False
+) -> tuple[str, str | None, dict[str, Any] | None]:
+    """Return the store of a run, the run whose results it reuses, and its inputs.
+
+    Inputs that are not given are those of the reused run; of a run that exists `None` if none are given at all.
+    """
     typed, text = read_inputs(options.inputs_file, options.pairs)
     reused, saved = None, {}
     if options.reuse is not None:
@@ -132,7 +167,9 @@ def _new_run(session: Session, options: Options) -> tuple[Workflow, str, str | N
         known = workflow.definition.workflow.inputs.keys() - text.keys()
         saved = {name: value for op in ops for name, value in (op.value or {}).items() if name in known}
     url = session.url(workflow.store_url())
-    return workflow, url, reused, workflow.read_inputs({**saved, **typed}, text)
+    if exists and not (typed or text):
+        return url, reused, None
+    return url, reused, workflow.read_inputs({**saved, **typed}, text)
 
 
 # `holdfast resume`.
@@ -306,7 +343,8 @@ def submit(session: Session, options: Options) -> None:
     if options.run_id is not None and key is not None:
         raise click.UsageError("give either --run-id or --key")
     due = read_when(options.delay, options.at)
-    workflow, url, reused, inputs = _new_run(session, options)
+    workflow = load_workflow(options.workflow)
+    url, reused, inputs = _new_run(session, workflow, options)
     stored = RunOptions.given(options)
     app = stored.open(workflow, lasting_url(url))
     session.callback(close_store, app.store)
@@ -314,7 +352,7 @@ def submit(session: Session, options: Options) -> None:
     if options.max_active is not None and not known:
         _refuse_surplus(app.store, options.queue or DEFAULT_QUEUE, options.max_active)
     name = app.submit(
-        workflow.begin(inputs),
+        workflow.begin(inputs or {}),
         run_id=options.run_id,
         key=key,
         queue=options.queue or DEFAULT_QUEUE,
