@@ -142,10 +142,14 @@ class CodecError(HoldfastError):
 
 
 class StoreError(HoldfastError):
-    """A store cannot be opened, read or written; `is_closed` if it was closed by its owner."""
+    """A store cannot be opened, read or written; `is_closed` if it was closed by its owner.
+
+    `raised` is what a store raised that raises errors of its own.
+    """
 
     exit_code = CONFIGURATION
     is_closed: bool = False
+    raised: BaseException | None = None
 
 
 class CorruptJournal(StoreError):
@@ -299,8 +303,9 @@ class ExecutionError(HoldfastError):
 
     @property
     def err(self) -> BaseException | None:
-        """The exception that the run failed with, or this one if there is no other."""
-        return self.cause or self
+        """The exception that the run failed with, as a node or a store raised it, or this one if there is no other."""
+        raised = self.cause.raised if isinstance(self.cause, StoreError) else None
+        return raised or self.cause or self
 
 
 class MaxIterationsExceeded(ExecutionError):

@@ -302,7 +302,7 @@ def test_a_damaged_checkpoint_is_not_resumed(registered, tmp_path):
 
 
 def test_a_checkpoint_at_an_exit_point_is_complete(registered):
-    """S3.18: also where edges lead on from it."""
+    """S3.17, S3.18: also where edges lead on from it; that it was loaded is reported."""
     graph = line(config(), "ab", Calls())
     done = graph.execute(State())
     text = (
@@ -315,16 +315,23 @@ def test_a_checkpoint_at_an_exit_point_is_complete(registered):
     saved = State().set_checkpoint_node("b").checkpoint(JournalCheckpointStore("fresh"))
     with pytest.raises(RunFinished, match=text):
         graph.resume(saved.run_id)
+    assert [(event.run_id, event["node"]) for event in registered.of("checkpoint.load")] == [
+        (done.run_id, "b"),
+        (saved.run_id, "b"),
+    ]
 
 
 def test_a_checkpoint_that_nothing_leads_on_from_is_an_error(registered):
-    """S3.18: no outgoing edges, or none whose predicate is true."""
+    """S3.17, S3.18: no outgoing edges, or none whose predicate is true; that it was loaded is reported."""
     calls = Calls()
     graph = line(config(), "ab", calls)
     lost = State().set_checkpoint_node("gone").checkpoint(JournalCheckpointStore("fresh"))
     found = "failed to find next node after checkpoint: "
     with pytest.raises(ExecutionError, match=f"^{found}no outgoing edges from checkpoint node: gone$"):
         graph.resume(lost.run_id)
+    (loaded,) = registered.of("checkpoint.load")
+    assert loaded.data == {"node": "gone", "run_id": lost.run_id}
+    assert not registered.of("checkpoint.resume")
 
     opens = threading.Event()
     guarded = ConfiguredGraph(config())

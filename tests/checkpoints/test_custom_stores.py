@@ -416,7 +416,7 @@ class Failing(Duck):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyError("x"), StoreError("away")])
 def test_whatever_a_users_store_raises_is_a_failed_save(error, caplog):
-    """S0.13, S3.13: `on_save_error` decides, and the event and the error name what was raised."""
+    """S0.13, S3.13: `on_save_error` decides; event and error name what was raised, and `err` is that."""
     heard = Heard()
     policy = CheckpointPolicy(on_save_error="continue")
     out = chain("a", "b").compile(Failing(error), policy=policy).invoke({}, observer=heard)
@@ -425,7 +425,7 @@ def test_whatever_a_users_store_raises_is_a_failed_save(error, caplog):
 
     with pytest.raises(ExecutionError, match="checkpoint save failed: ") as caught:
         chain("a", "b").compile(Failing(error)).invoke({}, observer=heard)
-    assert str(error) in str(caught.value)
+    assert str(error) in str(caught.value) and caught.value.err is error
 
 
 def test_a_save_that_failed_is_not_taken_for_stored():

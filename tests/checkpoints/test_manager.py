@@ -130,6 +130,46 @@ def test_a_manager_takes_states_apps_and_plain_data(kept):
     assert data.dag_structure == tasks and data.execution_waves == []
 
 
+def _loop() -> StateGraph:
+    return chain("a", "b").add_edge("b", "a", when=lambda state: False)
+
+
+@pytest.mark.parametrize(
+    ("dag", "layers"),
+    [
+        (chain("a"), 1),
+        (chain("a", "b").compile("memory://"), 2),
+        (chain("a", "b").build().outline(), 2),
+        ({"tasks": [{"id": "a", "tool": "t"}, {"id": "b", "tool": "t", "depends_on": ["a"]}]}, 2),
+        ({"tasks": [{"id": "a"}, {"id": "b", "dependsOn": ["a"]}, {"id": "c", "dependsOn": ["a", "b"]}]}, 3),
+    ],
+)
+def test_a_manager_refuses_more_layers_than_a_graph_has(kept, dag, layers):
+    """S0.4, S0.11: `layer_index` is a count; behind the last layer there is nothing to go on with."""
+    manager = CheckpointManager(kept)
+    with pytest.raises(HoldfastError, match=f"not {layers + 1}: the graph has {layers} layer"):
+        manager.save_checkpoint({"n": 1}, dag, layers + 1)
+    assert manager.load(manager.save_checkpoint({"n": 1}, dag, layers)).layer_index == layers
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [
+        _loop(),
+        StateGraph(dict).add_node("a", print, goto=("a", END)).add_edge(START, "a"),
+        {"name": "w"},
+        {"nodes": {"a": {}}},
+        {"nodes": 5, "edges": 7},
+        *({"tasks": tasks} for tasks in ([], [5], [{}], [{"id": []}], [{"id": "a", "depends_on": 5}])),
+        {"tasks": [{"id": "a", "depends_on": ["b"]}, {"id": "b", "depends_on": ["a"]}]},
+    ],
+)
+def test_a_manager_takes_any_layer_where_it_cannot_count_them(kept, dag):
+    """S0.4: a graph that loops completes any number of layers; data of another kind has none to count."""
+    manager = CheckpointManager(kept)
+    assert manager.load(manager.save_checkpoint({"n": 1}, dag, 9)).layer_index == 9
+
+
 @pytest.mark.parametrize(
     ("state", "dag", "layer"),
     [

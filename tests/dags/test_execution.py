@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, ExecutionError, Retry
+from holdfast import Context, ExecutionError, Retry, Send
 from holdfast.dags import ControlledExecutor, DAGExecutionResult, DAGInvalid, DecisionPoint, Tools
 from holdfast.dags.tools import RateLimit
 from holdfast.errors import AnswerRejected, CommandRefused, HoldfastError, NotPaused, RunFinished
@@ -604,6 +604,38 @@ def test_an_approval_holds_for_its_run_and_not_for_a_fork(shop: Workshop) -> Non
     assert given == [("ana", "r"), ("bob", fork.run_id)]
 
 
+@pytest.mark.parametrize("approval", ["always", "critical_only"])
+def test_an_approval_does_not_outlive_a_rollback(shop: Workshop, approval: str) -> None:
+    """S0.24, R0.7: rolled back to any checkpoint before the call, also to one after its approval, a run asks again."""
+    executor = shop.executor(approval=approval)
+    executor.execute({"tasks": [task("p", "pay", amount=5)]}, run_id="r")
+    assert executor.resume("r", "approve").status == "completed"
+    points = executor.app.checkpoints("r")
+    before = [
+        point for point in points if executor.app.state_at("r", point.id)["statuses"].get("p") != "success"
+    ]
+    assert executor.app.state_at("r", before[-1].id)["running"] == ["p"]
+    shop.calls.clear()
+
+    for number, point in enumerate(before, 1):
+        executor.app.rollback("r", point.id)
+        asked = executor.resume("r")
+        assert asked.status == "paused" and asked.pauses[0].node == "approve"
+        assert len(shop.calls) == number - 1
+        assert executor.resume("r", "approve").status == "completed"
+        assert shop.calls == [("pay", 5)] * number
+
+
+def test_a_call_that_is_rerun_in_place_is_approved_again(shop: Workshop) -> None:
+    """S0.24, R0.7: what was approved once is not called twice."""
+    executor = shop.executor()
+    executor.execute({"tasks": [task("p", "pay", amount=5)]}, run_id="r")
+    executor.resume("r", "approve")
+
+    assert executor.app.rerun("r", "pay", in_place=True).pauses[0].node == "approve"
+    assert shop.calls == [("pay", 5)]
+
+
 def test_an_agent_writes_its_costs_into_the_ledger(shop: Workshop) -> None:
     """R0.11: an agent that names `ctx` spends as a node does, once for each decision."""
 
@@ -695,7 +727,7 @@ def test_an_executor_that_would_not_ask_does_not_lift_the_approvals_of_a_run(sho
 def test_a_resume_refuses_options_that_a_run_does_not_have(
     shop: Workshop, config: dict[str, Any], problem: str
 ) -> None:
-    """S0.22: what the constructor refuses, a resume refuses, before anything is executed or recorded."""
+    """S0.22: what the constructor refuses, the executor and its app refuse, before anything is executed or recorded."""
     executor = shop.executor(approval="always")
     executor.execute({"tasks": [task("a")]}, run_id="r")
     checkpoint = executor.app.get_state("r").checkpoint_id
@@ -704,8 +736,63 @@ def test_a_resume_refuses_options_that_a_run_does_not_have(
         executor.resume("r", "approve", config=config)
     with pytest.raises(HoldfastError, match=problem):
         asyncio.run(executor.aresume("r", "approve", config=config))
+    app = executor.app
+    older, given = app.checkpoints("r")[0].id, executor.initial_state({"tasks": [task("a")]})
+    for call in (
+        lambda: app.resume("r", "approve", config=config),
+        lambda: app.resume(older, config=config),
+        lambda: app.plan_resume("r", config=config),
+        lambda: app.rerun("r", "decide", config=config),
+        lambda: app.invoke(given, config=config),
+        lambda: app.submit(given, config=config),
+    ):
+        with pytest.raises(HoldfastError, match=problem):
+            call()
+    assert len(app.runs()) == 1
 
     assert executor.app.get_state("r").checkpoint_id == checkpoint and shop.calls == []
+
+
+def test_a_run_of_a_dag_has_tags(shop: Workshop) -> None:
+    """S0.22: of what is no option of a DAG, a config may name tags."""
+    executor = shop.executor()
+    given = executor.initial_state({"tasks": [task("a")]})
+
+    executor.app.invoke(given, run_id="r", config={"tags": ["night"]})
+
+    assert [info.run for info in executor.app.runs(tag="night")] == ["r"] and shop.calls == ["a"]
+
+
+@pytest.mark.parametrize("steps", [["say"], [Send("say", {"task": task("x")}, "x")], ["decide"], []])
+@pytest.mark.parametrize("command", ["inject", "replan"])
+def test_steps_of_a_dag_are_not_added_beside_its_plan(shop: Workshop, command: str, steps: list[Any]) -> None:
+    """R0.6: the commands of graphs are refused with the right ones; the run is as it was."""
+    executor = shop.executor()
+    executor.execute({"tasks": [task("a"), task("p", "pay", "a", amount=5)]}, run_id="r")
+
+    with pytest.raises(CommandRefused, match=r"inject or replan of the ControlledExecutor|at least one step"):
+        getattr(executor.app, command)("r", steps, by="ana")
+
+    assert executor.resume("r").pauses[0].node == "approve" and shop.calls == ["a"]
+    getattr(executor, command)("r", [task("b")], by="ana", reason="b is missing")
+    result = executor.resume("r")
+    assert "b" in [each["id"] for each in result.state["dag"]["tasks"]]
+    told = [(each["by"], each["action"], each["reason"]) for each in result.decisions]
+    assert told == [("ana", command, "b is missing")]
+
+
+def test_a_step_whose_task_was_made_no_task_fails_with_what_is_wrong(
+    shop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R0.6: a step that was changed to what is no task has an error of ours, and no traceback is logged."""
+    executor = shop.executor(interrupt_before=["say"])
+    executor.execute({"tasks": [task("a")]}, run_id="r")
+    executor.app.modify("r", "say", {"task": {"id": "a"}}, by="mallory")
+
+    with pytest.raises(ExecutionError, match=r"the task of the step(.|\n)*there is no tool None"):
+        executor.resume("r")
+
+    assert shop.calls == [] and "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("node", ["approve", "decide"])

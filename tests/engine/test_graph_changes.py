@@ -146,14 +146,18 @@ def test_the_saved_structure_cannot_be_used_without_its_nodes(store: MemoryStore
 
 
 def test_a_missing_next_node_is_an_error_and_never_a_silent_end(store: MemoryStore) -> None:
-    """S3.19: "node not found"; the run is left as it was."""
+    """S3.17, S3.19: "node not found"; the run is left as it was; that it was loaded is reported."""
     app = chain(says("a"), says("bb"), says("c")).compile(store)
-    before = list(store.read("r"))
+    before, events = list(store.read("r")), list[Event]()
 
     with pytest.raises(
         GraphChanged, match=r"is to go on with 'b' \(did you mean 'bb'\?\).* remap=\{'b': 'bb'\}"
     ) as caught:
-        app.resume("r")
+        app.resume("r", observer=events.append)
+
+    assert [(event.type, dict(event.data)) for event in events] == [
+        ("checkpoint.load", {"node": "a", "run_id": "r"})
+    ]
 
     assert "the workflow no longer has" in str(caught.value)
     assert list(store.read("r")) == before

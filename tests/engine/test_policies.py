@@ -252,6 +252,7 @@ def test_a_save_that_fails_stops_the_run_before_the_next_step(heard: Heard) -> N
 
     error = caught.value
     assert calls == [] and isinstance(error.cause, StoreError) and error.run_id == "r"
+    assert error.err is error.cause
     assert error.node == "b" and error.state is not None and error.state["log"] == ["a", "b"]
     assert error.path == ("a", "b") and heard.of("checkpoint_failed")
     store.broken = False
@@ -300,7 +301,7 @@ def test_a_run_whose_store_never_works_still_completes() -> None:
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyError("r"), ZeroDivisionError()])
 @pytest.mark.parametrize("way", ["invoke", "ainvoke"])
 async def test_whatever_a_store_raises_is_a_failed_save(error: Exception, way: str, heard: Heard) -> None:
-    """S0.13, S3.13: an error of any kind is treated as a `StoreError`, and names what the store raised."""
+    """S0.13, S3.13: an error of any kind is treated as a `StoreError`; `err` is what the store itself raised."""
     store = RecordingStore()
     store.error, store.broken = error, True
 
@@ -317,6 +318,7 @@ async def test_whatever_a_store_raises_is_a_failed_save(error: Exception, way: s
     with pytest.raises(ExecutionError, match=named) as caught:
         await run("fail")
     assert isinstance(caught.value.cause, StoreError) and caught.value.cause.__cause__ is error
+    assert caught.value.err is error
 
 
 async def test_saves_that_fail_under_ainvoke_mean_the_same() -> None:

@@ -123,7 +123,7 @@ def call(custom: Any, method: str, *args: Any) -> Any:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        raise StoreError(f"{type(custom).__name__}.{method} failed: {text}") from error
+        raise StoreError(f"{type(custom).__name__}.{method} failed: {text}", raised=error) from error
 
 
 def loaded(custom: Any, ident: str) -> CheckpointData | None:

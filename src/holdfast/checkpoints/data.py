@@ -412,18 +412,43 @@ def _waves(outline: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """
     try:
         nodes = {name: {"id": name, **facts} for name, facts in outline.get("nodes", {}).items()}
-        edges = [(edge[0], edge[1]) for edge in outline.get("edges", ())]
-        edges += [(source, target) for sources, target in outline.get("joins", ()) for source in sources]
-        edges += [(source, target) for source, targets in outline.get("routes", ()) for target in targets]
-        after: dict[str, list[str]] = {}
-        for source, target in edges:
-            after.setdefault(source, []).append(target)
-    except (AttributeError, IndexError, TypeError, ValueError):
+    except (AttributeError, TypeError):
         return []
-    depths, found = _depths(after), dict[int, list[dict[str, Any]]]()
+    depths, found = _depths(_successors(outline)), dict[int, list[dict[str, Any]]]()
     for name, facts in nodes.items():
         found.setdefault(depths.get(name, 1), []).append(facts)
     return [found[depth] for depth in sorted(found)]
+
+
+def _successors(outline: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return what each node of an outline leads to; what is no outline leads nowhere."""
+    after: dict[str, list[str]] = {}
+    try:
+        edges = [(edge[0], edge[1]) for edge in outline.get("edges", ())]
+        edges += [(source, target) for sources, target in outline.get("joins", ()) for source in sources]
+        edges += [(source, target) for source, targets in outline.get("routes", ()) for target in targets]
+        for source, target in edges:
+            after.setdefault(source, []).append(target)
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return {}
+    return after
+
+
+def layer_count(outline: Mapping[str, Any]) -> int | None:
+    """Return how many layers a graph has, which may also be a list of tasks; `None` if it may loop, or is not known."""
+    nodes, after = outline.get("nodes"), _successors(outline)
+    if isinstance(tasks := outline.get("tasks"), list) and nodes is None:
+        try:
+            nodes = {task["id"]: task.get("depends_on") or task.get("dependsOn") or [START] for task in tasks}
+        except (AttributeError, KeyError, TypeError):
+            return None
+        after = _successors({"joins": [(sources, name) for name, sources in nodes.items()]})
+    depths = _depths(after)
+    edges = [(source, target) for source, targets in after.items() for target in targets]
+    leads_back = any(depths.get(target, 0) <= depths.get(source, 0) for source, target in edges)
+    if not isinstance(nodes, Mapping) or not nodes or leads_back or not depths.keys() >= nodes.keys():
+        return None
+    return max(depths[name] for name in nodes)
 
 
 def _depths(after: Mapping[str, Sequence[str]]) -> dict[str, int]:

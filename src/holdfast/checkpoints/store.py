@@ -15,6 +15,7 @@ from holdfast.checkpoints.custom import AdaptedStore, CheckpointStore, call, is_
 from holdfast.checkpoints.data import (
     CheckpointData,
     PauseMetadata,
+    layer_count,
     read_checkpoint,
     read_checkpoints,
     save_by_hand,
@@ -319,11 +320,18 @@ class CheckpointManager:
         """Save a state after `layer_index` completed layers of a graph; return the checkpoint's id.
 
         `state` is a `State`, a `WorkflowState` or another mapping; one that can be changed gets the id as its
-        `checkpoint_id`. `dag` is a graph, an app, or a graph as plain data, whose `name` is the workflow's.
+        `checkpoint_id`. `dag` is a graph, an app, or a graph as plain data, whose `name` is the workflow's. More
+        layers than it has are refused; a graph that loops may complete any number.
         """
-        outline = _outline(dag)
+        outline, may_jump = _outline(dag)
         if not isinstance(layer_index, int) or isinstance(layer_index, bool) or layer_index < 0:
             raise HoldfastError(f"layer_index is how many layers are complete, not {layer_index!r:.80}")
+        most = None if may_jump else layer_count(outline)
+        if most is not None and layer_index > most:
+            has = f"{most} layer" + ("" if most == 1 else "s")
+            raise HoldfastError(
+                f"layer_index is how many layers are complete, and not {layer_index}: the graph has {has}"
+            )
         workflow = str(outline.get("name") or outline.get("workflow_id") or "workflow")
         plain = {key: value for key, value in as_state(state).items() if key != "checkpoint_id"}
         run_id = self._run_of(state, workflow)
@@ -375,21 +383,17 @@ class CheckpointManager:
         return known.run_id if known else self._runs.setdefault(workflow, str(uuid.uuid4()))
 
 
-def _outline(dag: Any) -> dict[str, Any]:
-    """Return a graph as plain data."""
-    if isinstance(dag, App):
-        return dag.outline()
-    if isinstance(dag, Graph):
-        return dag.outline()
+def _outline(dag: Any) -> tuple[dict[str, Any], bool]:
+    """Return a graph as plain data, and whether a node may lead to others than its edges do."""
     build = getattr(dag, "build", None)
-    graph = build() if callable(build) else None
+    graph = dag.graph if isinstance(dag, App) else build() if callable(build) else dag
     if isinstance(graph, Graph):
-        return graph.outline()
+        return graph.outline(), any(node.goto for node in graph.nodes.values())
     if not isinstance(dag, Mapping) or not all(isinstance(key, str) for key in dag):
         raise HoldfastError(
             f"dag is a graph, an app or a graph as plain data, not {dag!r:.80} ({type(dag).__name__})"
         )
-    return dict(dag)
+    return dict(dag), False
 
 
 # Pausing a run for somebody's response, and resuming it with one, by checkpoint id.

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from holdfast.dags.definition import ERROR, FAILED_SAFE, SUCCESS, call_hash, layers, read_dag
 from holdfast.dags.planning import (
@@ -19,7 +19,6 @@ from holdfast.dags.planning import (
     Decide,
     Planner,
     call_arguments,
-    checked_changes,
     checked_config,
     is_approved,
     read_decision,
@@ -89,6 +88,14 @@ class DAGExecutionResult:
         return sum(record["status"] == status for record in self.results.values())
 
 
+class DAGKeywords(TypedDict, total=False):
+    """What a run of a DAG may be given beside the DAG."""
+
+    context: Mapping[str, Any] | None
+    messages: Sequence[Any]
+    run_id: str | None
+
+
 class ControlledExecutor:
     """Runs DAGs of registered tools, layer by layer, with decision points and approvals between layers.
 
@@ -152,72 +159,59 @@ class ControlledExecutor:
 
     # Running.
 
-    def execute(
-        self,
-        dag: Mapping[str, Any],
-        *,
-        context: Mapping[str, Any] | None = None,
-        messages: Sequence[Any] = (),
-        run_id: str | None = None,
-    ) -> DAGExecutionResult:
+    def execute(self, dag: Mapping[str, Any], **options: Unpack[DAGKeywords]) -> DAGExecutionResult:
         """Run a DAG until it is completed, pauses or is aborted; a task that fails does not fail the run.
 
         A DAG is `{"tasks": [{"id": …, "tool": …, "arguments": {…}, "depends_on": […]}]}`; one that cannot run raises
         `DAGInvalid` with every problem. An argument may be a reference: `{"$ref": "tasks.ID.result"}`, with further
-        keys and indexes after it, or `{"$ref": "context.KEY"}`.
+        keys and indexes after it, or `{"$ref": "context.KEY"}`. `context` and `messages` are those of the run's state
+        at its beginning, and `run_id` is its id.
         """
-        given = self.initial_state(dag, context, messages)
-        with self._aborted(run_id) as caught:
-            return self._result(self.app.invoke(given, run_id=run_id, config=self.config))
-        return self._stored(caught[0])
+        with self._aborted() as aborted:
+            return self._result(self.app.invoke(**self._input(dag, **options)))
+        return self._stored(*aborted)
 
-    async def aexecute(
-        self,
-        dag: Mapping[str, Any],
-        *,
-        context: Mapping[str, Any] | None = None,
-        messages: Sequence[Any] = (),
-        run_id: str | None = None,
-    ) -> DAGExecutionResult:
+    async def aexecute(self, dag: Mapping[str, Any], **options: Unpack[DAGKeywords]) -> DAGExecutionResult:
         """As `execute`, in the running event loop."""
-        given = self.initial_state(dag, context, messages)
-        with self._aborted(run_id) as caught:
-            return self._result(await self.app.ainvoke(given, run_id=run_id, config=self.config))
-        return self._stored(caught[0])
+        with self._aborted() as aborted:
+            return self._result(await self.app.ainvoke(**self._input(dag, **options)))
+        return self._stored(*aborted)
 
     def execute_stream(
-        self,
-        dag: Mapping[str, Any],
-        *,
-        context: Mapping[str, Any] | None = None,
-        messages: Sequence[Any] = (),
-        run_id: str | None = None,
+        self, dag: Mapping[str, Any], **options: Unpack[DAGKeywords]
     ) -> Iterator[dict[str, Any]]:
         """As `execute`, and yield what happens: `workflow_start`, `layer_start`, `task_start`, `task_complete`, ….
 
         The run goes on however slowly the events are taken; leaving the loop early saves and stops it.
         """
-        given = self.initial_state(dag, context, messages)
-        events = Events(self.tools, given["dag"]["tasks"])
-        with self._aborted(run_id):
-            for event in self.app.stream(given, run_id=run_id, config=self.config):
+        how = self._input(dag, **options)
+        events = Events(self.tools, how["input"]["dag"]["tasks"])
+        with self._aborted():
+            for event in self.app.stream(**how):
                 yield from events.of(event)
 
     async def aexecute_stream(
+        self, dag: Mapping[str, Any], **options: Unpack[DAGKeywords]
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As `execute_stream`, in the running event loop."""
+        how = self._input(dag, **options)
+        events = Events(self.tools, how["input"]["dag"]["tasks"])
+        with self._aborted():
+            async for event in self.app.astream(**how):
+                for each in events.of(event):
+                    yield each
+
+    def _input(
         self,
         dag: Mapping[str, Any],
         *,
         context: Mapping[str, Any] | None = None,
         messages: Sequence[Any] = (),
         run_id: str | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
-        """As `execute_stream`, in the running event loop."""
+    ) -> dict[str, Any]:
+        """Return what `invoke` and its likes take for a run of a DAG."""
         given = self.initial_state(dag, context, messages)
-        events = Events(self.tools, given["dag"]["tasks"])
-        with self._aborted(run_id):
-            async for event in self.app.astream(given, run_id=run_id, config=self.config):
-                for each in events.of(event):
-                    yield each
+        return {"input": given, "run_id": run_id, "config": self.config}
 
     def resume(
         self, target: str, answer: Any = None, **options: Unpack[ResumeKeywords]
@@ -227,19 +221,17 @@ class ControlledExecutor:
         `target` is a run id, a checkpoint id, or the name of the workflow for its latest unfinished run. `answer`
         answers what the run waits for. Finished tasks do not run again; approvals that were not given are asked for.
         """
-        checked_changes(options.get("config"))
-        with self._aborted(target) as caught:
+        with self._aborted() as aborted:
             return self._result(self.app.resume(target, answer, **options))
-        return self._stored(caught[0])
+        return self._stored(*aborted)
 
     async def aresume(
         self, target: str, answer: Any = None, **options: Unpack[ResumeKeywords]
     ) -> DAGExecutionResult:
         """As `resume`, in the running event loop."""
-        checked_changes(options.get("config"))
-        with self._aborted(target) as caught:
+        with self._aborted() as aborted:
             return self._result(await self.app.aresume(target, answer, **options))
-        return self._stored(caught[0])
+        return self._stored(*aborted)
 
     def resume_from_checkpoint(
         self, checkpoint_id: str, **options: Unpack[ResumeKeywords]
@@ -354,15 +346,15 @@ class ControlledExecutor:
     # Results.
 
     @contextlib.contextmanager
-    def _aborted(self, run_id: str | None) -> Iterator[list[str]]:
+    def _aborted(self) -> Iterator[list[str]]:
         """Catch the failure of a run that was aborted; the list has the run's id then."""
         caught: list[str] = []
         try:
             yield caught
         except ExecutionError as error:
-            if not isinstance(error.cause, DAGAborted):
+            if not isinstance(error.cause, DAGAborted) or error.run_id is None:
                 raise
-            caught.append(error.run_id or str(run_id))
+            caught.append(error.run_id)
 
     def _stored(self, run_id: str) -> DAGExecutionResult:
         """Return the result of an aborted run, from the store."""

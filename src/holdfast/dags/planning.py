@@ -47,7 +47,7 @@ from holdfast.engine.settings import one_of
 from holdfast.errors import HoldfastError, StepTimeout, problem_of, suggestion
 from holdfast.graph.builder import StateGraph
 from holdfast.graph.fingerprint import definition_fingerprint
-from holdfast.graph.graph import Command, Send
+from holdfast.graph.graph import Command, Graph, Send
 from holdfast.state.ops import thaw
 from holdfast.state.schema import WorkflowState, append, merge
 from holdfast.state.state import State
@@ -193,11 +193,9 @@ def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def checked_changes(config: Any) -> None:
-    """Refuse options that a resume cannot change, by their names and values."""
-    if not isinstance(config, Mapping):
-        return  # The resume itself refuses what is no mapping.
-    for name in config:
+def check_config(config: Mapping[str, Any]) -> None:
+    """Refuse options that no run of a DAG has, by their names and values; tags may be among them."""
+    for name in config.keys() - {"tags"}:
         if name == "max_concurrency":
             raise HoldfastError("max_concurrency is no option of a run; make the executor with it")
         if name not in _DEFAULTS:
@@ -205,6 +203,14 @@ def checked_changes(config: Any) -> None:
             near = suggestion(str(name), _DEFAULTS)
             raise HoldfastError(f"a DAG has no option {name!r:.80}; it has {known}{near}")
     checked_config(config)
+
+
+class PlannedGraph(StateGraph):
+    """A graph whose steps are the tasks of a plan, which its state holds; commands add none beside it."""
+
+    def build(self) -> Graph:
+        """Return the frozen graph, not yet checked."""
+        return dataclasses.replace(super().build(), planner="ControlledExecutor", check_config=check_config)
 
 
 # A DAG between two layers.
@@ -365,7 +371,7 @@ class Planner:
 
     def graph(self, name: str) -> StateGraph:
         """Return the graph of all DAGs with these tools: a node for each tool, and those between layers."""
-        graph = StateGraph(DAGState, name=name, max_iterations=100_000, version=STATE_VERSION)
+        graph = PlannedGraph(DAGState, name=name, max_iterations=100_000, version=STATE_VERSION)
         nodes = [tool.node for tool in self.tools.values()]
         functions: tuple[Callable[..., Any], ...] = (self.decide, self.approve, self.abort)
         for node, function in zip(CONTROL, functions, strict=True):
@@ -538,7 +544,8 @@ class Planner:
         prompt = _approval_prompt(texts, calls, ctx.run_id)
         decision = self._answer(board, ctx, name, prompt, config, is_approval=True)
         if decision["action"] == CONTINUE:
-            board.note("approval", decision, tasks=list(calls), calls=calls, run_id=ctx.run_id)
+            where = {"run_id": ctx.run_id, "resets": ctx._resets}
+            board.note("approval", decision, tasks=list(calls), calls=calls, **where)
             return self._dispatch(board, state, tasks)
         board.note("approval", decision)
         if board.aborted is not None:

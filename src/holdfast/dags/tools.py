@@ -19,8 +19,10 @@ from holdfast.dags.definition import (
     PENDING,
     SKIPPED,
     SUCCESS,
+    DAGInvalid,
     Task,
     call_hash,
+    read_tasks,
     references,
     resolve,
 )
@@ -28,6 +30,7 @@ from holdfast.engine.context import Context
 from holdfast.engine.once import StepInterrupted, StopSignal
 from holdfast.errors import HoldfastError, problem_of
 from holdfast.graph.graph import Retry
+from holdfast.state.ops import thaw
 from holdfast.state.state import State
 
 DECIDE, APPROVE, ABORT = "decide", "approve", "abort"
@@ -262,52 +265,63 @@ class ToolNode:
 
     def run(self, state: State, ctx: Context, config: Mapping[str, Any]) -> dict[str, Any]:
         """Call a sync tool."""
-        task, arguments = task_of(state["task"]), self._ready(state, ctx, config)
+        task = self._task(state)
+        arguments = self._ready(task, state, ctx, config)
         if arguments is None:
             return {"statuses": {task.id: PENDING}}
-        if self.tool.rate_limit is not None:
-            at = self.tool.rate_limit.reserve()
-            while (left := at - clock.monotonic()) > 0:
-                if ctx.cancelled:
-                    raise StopSignal
-                clock.sleep(self._nap(left))
-                ctx.heartbeat()
+        for seconds in self._waits(ctx):
+            if ctx.cancelled:
+                raise StopSignal
+            clock.sleep(seconds)
         begun = clock.perf_counter()
         return self._done(state, task, self.tool.function(**arguments), begun)
 
     async def run_async(self, state: State, ctx: Context, config: Mapping[str, Any]) -> dict[str, Any]:
         """Call an async tool."""
-        task, arguments = task_of(state["task"]), self._ready(state, ctx, config)
+        task = self._task(state)
+        arguments = self._ready(task, state, ctx, config)
         if arguments is None:
             return {"statuses": {task.id: PENDING}}
-        if self.tool.rate_limit is not None:
-            at = self.tool.rate_limit.reserve()
-            while (left := at - clock.monotonic()) > 0:
-                await asyncio.sleep(self._nap(left))
-                ctx.heartbeat()
+        for seconds in self._waits(ctx):
+            await asyncio.sleep(seconds)
         begun = clock.perf_counter()
         return self._done(state, task, await self.tool.function(**arguments), begun)
 
-    def _nap(self, left: float) -> float:
-        return min(left, 0.2, (self.tool.timeout or 1.0) / 2)
+    def _waits(self, ctx: Context) -> Iterator[float]:
+        """Yield how many seconds to wait, until the tool may be called; its timeout does not count them."""
+        if self.tool.rate_limit is None:
+            return
+        at = self.tool.rate_limit.reserve()
+        while (left := at - clock.monotonic()) > 0:
+            yield min(left, 0.2, (self.tool.timeout or 1.0) / 2)
+            ctx.heartbeat()
 
-    def _ready(self, state: State, ctx: Context, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _task(self, state: State) -> Task:
+        """Return the task of the step; refuse what is none, as after a change of the step from outside."""
+        tasks, problems = read_tasks([thaw(state.get("task"))], {self.tool.name: self.tool})
+        if problems:
+            raise DAGInvalid("the task of the step", problems)
+        return next(iter(tasks.values()))
+
+    def _ready(
+        self, task: Task, state: State, ctx: Context, config: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         """Return the arguments of the task; refuse one that is not exactly what was approved.
 
-        What was approved in another run, which this one began as a fork of, is asked for again: there are none then.
+        What was approved in another run, which this one began as a fork of, or before this one was rolled back, is
+        asked for again: there are none then.
         """
-        task = task_of(state["task"])
         arguments = resolved(task, state)
         if needs_approval(self.tool, task, config):
             digest = call_hash([task.data(), arguments])
-            runs = [
-                entry["run_id"]
+            approved = [
+                (entry.get("run_id"), entry.get("resets"))
                 for entry in state["decisions"]
                 if entry["kind"] == "approval" and entry.get("calls", {}).get(task.id) == digest
             ]
-            if not runs:
+            if not approved:
                 raise NotApproved(f"task {task.id!r} was not approved as it is now, and did not run")
-            if ctx.run_id not in runs:
+            if (ctx.run_id, ctx._resets) not in approved:
                 return None
         if self.tool.takes_context:
             arguments["ctx"] = ctx
@@ -322,18 +336,22 @@ class ToolNode:
     def failed(self, state: State, error: BaseException) -> dict[str, Any]:
         """Return what stands in for a failed task: the failure as data, so that its siblings go on.
 
-        A task that was interrupted and must not be repeated unasked fails the run instead.
+        A task that was interrupted and must not be repeated unasked fails the run instead, and so does a step
+        without a task.
         """
         if isinstance(error, StepInterrupted):
             raise error
-        task = task_of(state["task"])
+        try:
+            task = self._task(state)
+        except DAGInvalid:
+            raise error from None
         status = FAILED_SAFE if task.safe_to_fail else ERROR
         text = problem_of(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         return task_record(task, status, state["layer"], error=text)
 
     def skipped(self, state: State, reason: str) -> dict[str, Any]:
         """Return what stands in for a task that somebody skipped."""
-        return task_record(task_of(state["task"]), SKIPPED, state["layer"], error=reason)
+        return task_record(self._task(state), SKIPPED, state["layer"], error=reason)
 
 
 def resolved(task: Task, state: Mapping[str, Any]) -> dict[str, Any]:

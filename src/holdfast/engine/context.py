@@ -98,6 +98,11 @@ class Context:
         return app.App(self._host.settings)
 
     @property
+    def _resets(self) -> int:
+        """How often the run was set back to an earlier checkpoint, or to one of another run."""
+        return self._host.run.resets
+
+    @property
     def visit(self) -> int:
         """How often the run has come to this node, this time included."""
         return self._step.visit

@@ -77,8 +77,8 @@ async def resume(
 
     `run_id` is for the run of a file.
     """
-    options.check()
     store, settings = runner.journal.store, runner.settings
+    options.check(settings.graph)
     if is_checkpoint_file(target) and not store.runs(run=str(target)):
         options.refuse_answers("a checkpoint file")
         return await _from_file(runner, Path(target), run_id, options, caller)
@@ -138,8 +138,12 @@ def _refuse_unqueued(facts: RunInfo, info: RunInfo) -> None:
 def reconciled_graph(
     runner: Runner, loaded: Loaded, options: ResumeOptions, observer: Observer | None
 ) -> Reconciled:
-    """Return what to go on with, after comparing the graph with the one that the run started with."""
-    name = loaded.info.run
+    """Return what to go on with, after comparing the graph with the one that the run started with.
+
+    Observers hear first that the run was loaded, so that they hear it of a run that cannot go on, too.
+    """
+    name, node = loaded.info.run, loaded.run.root.last_node
+    tell_loaded(observer, name, node)
     reconciled = reconcile(runner.settings, loaded.run, name, options)
     changes = list(reconciled.changes)
     if changes:
@@ -150,6 +154,12 @@ def reconciled_graph(
         if observer is not None:
             tell(observer, Event("graph.changed", name, data={"changes": changes}))
     return reconciled
+
+
+def tell_loaded(observer: Observer | None, run_id: str, node: str) -> None:
+    """Tell observers that a run was loaded, and the node that it finished last."""
+    if observer is not None:
+        tell(observer, Event("checkpoint.load", run_id, node, {"node": node, "run_id": run_id}))
 
 
 async def go_on(
@@ -191,7 +201,6 @@ async def go_on(
     if caller.observer is not None:
         name, node = info.run, run.root.last_node
         upcoming = ", ".join(step.node for step in run.active() if step.status != DONE)
-        tell(caller.observer, Event("checkpoint.load", name, node, {"node": node, "run_id": name}))
         facts = {"checkpoint_node": node, "resume_node": upcoming, "run_id": name}
         tell(caller.observer, Event("checkpoint.resume", name, node, facts))
     return await runner.execute(

@@ -271,8 +271,8 @@ class ResumeOptions:
     rerun_changed: bool = False
     """Whether the run is taken back to before what the graph at hand does otherwise now."""
 
-    def check(self) -> None:
-        """Refuse values that mean nothing."""
+    def check(self, graph: Graph) -> None:
+        """Refuse values that mean nothing, and a config that runs of the graph cannot have."""
         for name in ("answers", "config", "update", "remap", "rename_keys"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
@@ -285,6 +285,8 @@ class ResumeOptions:
             one_of("if_interrupted", self.if_interrupted, IF_INTERRUPTED)
         if self.on_change is not None:
             one_of("on_change", self.on_change, ON_CHANGE)
+        if self.config and graph.check_config is not None:
+            graph.check_config(self.config)
 
     def refuse_rerun(self) -> None:
         """Refuse to take back what begins at an older checkpoint."""

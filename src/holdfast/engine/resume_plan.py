@@ -350,7 +350,7 @@ def _digest(value: Any) -> str:
 def plan_resume(settings: Settings, target: str, options: ResumeOptions | None = None) -> ResumePlan:
     """The plan for what `target` names; a run that is completed, or not there, is refused."""
     options = options or ResumeOptions()
-    options.check()
+    options.check(settings.graph)
     return _Planner(settings, target, options).plan()
 
 

@@ -157,6 +157,8 @@ class Runner:
     ) -> Writer:
         """Return a new run, not yet stored: where the graph begins, or with `nodes`."""
         graph, codec = self.settings.graph, self._codec
+        if graph.check_config is not None:
+            graph.check_config(config)
         ops = graph.schema.initial(codec, values)
         now = clock.time()
         if nodes is None:

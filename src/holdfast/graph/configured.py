@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.checkpoints.data import CheckpointData
 from holdfast.checkpoints.store import GraphConfig, JournalCheckpointStore
 from holdfast.engine.app import App
+from holdfast.engine.continuation import tell_loaded
 from holdfast.engine.decide import RouteFailed
 from holdfast.engine.settings import Outcome
 from holdfast.errors import (
@@ -128,15 +129,18 @@ class ConfiguredGraph(StateGraph):
         node = origin_of(saved.state).checkpoint_node
         if saved.current:
             return
-        if saved.status == RunStatus.COMPLETED or node in self._exits:
+        ends = saved.status == RunStatus.COMPLETED or node in self._exits
+        if not ends and (not node or any(edge.source == node for edge in self._edges)):
+            return
+        tell_loaded(self._observer, saved.run_id, node)
+        if ends:
             raise RunFinished(f"{_NEXT}checkpoint was at exit point, execution already complete")
-        if node and not any(edge.source == node for edge in self._edges):
-            raise ExecutionError(
-                f"{_NEXT}no outgoing edges from checkpoint node: {node}",
-                node=node,
-                state=saved.state,
-                run_id=saved.run_id,
-            )
+        raise ExecutionError(
+            f"{_NEXT}no outgoing edges from checkpoint node: {node}",
+            node=node,
+            state=saved.state,
+            run_id=saved.run_id,
+        )
 
 
 def _finished(outcome: Outcome) -> State:

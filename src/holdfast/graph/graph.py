@@ -318,6 +318,10 @@ class Graph:
     """Names the shape of its state."""
     migrations: Mapping[tuple[str, str], Migration] = field(default_factory=dict)
     """How a state of one version becomes one of another."""
+    planner: str = ""
+    """The class that plans its steps, if commands must not add or replace any."""
+    check_config: Callable[[Mapping[str, Any]], object] | None = None
+    """Raises an error if a run cannot have a config."""
     order: Mapping[str, int] = field(init=False, default_factory=dict)
     edges_from: Mapping[str, tuple[Edge, ...]] = field(init=False, default_factory=dict)
     route_from: Mapping[str, Route] = field(init=False, default_factory=dict)
@@ -393,6 +397,7 @@ class Graph:
             "max_iterations": self.max_iterations,
             **({"last": self.last} if self.last else {}),
             **({"version": self.version} if self.version else {}),
+            **({"planner": self.planner} if self.planner else {}),
         }
 
     def _choices(self) -> dict[str, list[list[str]]]:

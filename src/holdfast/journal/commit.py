@@ -215,7 +215,8 @@ def _failure(error: Exception) -> Exception:
     """Return why a commit failed, as a `StoreError`: stores of others raise what they like."""
     if isinstance(error, (HoldfastError, MemoryError)):
         return error
-    failure = StoreError(" ".join(filter(None, [f"{type(error).__name__}:", str(error)])).removesuffix(":"))
+    text = " ".join(filter(None, [f"{type(error).__name__}:", str(error)])).removesuffix(":")
+    failure = StoreError(text, raised=error)
     failure.__cause__ = error
     return failure
 

@@ -312,6 +312,7 @@ def _replan(subject: Subject, command: RunCommand) -> list[Record]:
     """Run these steps instead of all that are not running, and of what would follow those that are."""
     if command.definition is not None:
         return _redefine(subject, command.definition, command.by)
+    _refuse_planned(subject)
     by, why, follow = command.by, command.reason, command.follow
     placed = [_placed(subject, addition, command) for addition in command.additions]
     places = {place.path: place for place, _ in placed} or {"": subject.frame(command.frame)}
@@ -354,6 +355,15 @@ def _replan(subject: Subject, command: RunCommand) -> list[Record]:
     return [*skipped.values(), steered._replace(add=()), wave, added]
 
 
+def _refuse_planned(subject: Subject) -> None:
+    """Refuse to add or replace steps where they come from a plan in the state, which would not know of it."""
+    planner = subject.outline_at("").get("planner")
+    if isinstance(planner, str) and planner.isidentifier():
+        raise Refused(
+            f"its steps are tasks that a {planner} plans; use inject or replan of the {planner}, with tasks"
+        )
+
+
 def _skipped_with_result(
     subject: Subject, steps: Sequence[Step], again: set[str], why: str
 ) -> dict[str, StepFinished]:
@@ -392,6 +402,7 @@ def _following(step: Step, outline: Mapping[str, Any]) -> list[str]:
 def _placed(subject: Subject, addition: StepRequest, command: RunCommand) -> tuple[Frame, Target]:
     """Return the frame and the target of an addition; `outer/inner` is in the frame of `outer`."""
     outer, _, node = addition.node.rpartition("/")
+    _refuse_planned(subject)
     if outer and command.frame:
         raise Refused(f"{addition.node!r} names its graph itself; leave the frame out")
     place = subject.frame(outer or command.frame)

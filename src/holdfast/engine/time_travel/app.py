@@ -174,7 +174,7 @@ class TimeTravelApp(AppBase):
     def plan_changes(self, run: str, remap: Mapping[str, str] | None = None) -> Rerun | None:
         """Return what `resume(run, rerun_changed=True)` would take the run back for, if it would; change nothing."""
         options, journal = resume.ResumeOptions(remap=remap, rerun_changed=True), self._settings.journal
-        options.check()
+        options.check(self._settings.graph)
         plan = rerun.plan_changes(
             self._settings, journal.load(journal.info(run), self._settings.codec), options
         )

@@ -359,7 +359,7 @@ async def rerun_step(
     """Run a step of a run, and what follows it, again: in a new run, or in that run itself."""
     loaded, plan = plan_step(runner, target, step, options)
     resuming = ResumeOptions(config=options.config, trust=options.trust)
-    resuming.check()
+    resuming.check(runner.settings.graph)
     confirm(runner.journal, loaded.info, loaded.run, options.trust, options.config)
     if options.in_place:
         runner.refuse_owned(loaded.info)
