@@ -1,4 +1,4 @@
-.PHONY: check coverage lint types format docs
+.PHONY: check coverage lint types format docs site
 PYTHON ?= .venv/bin/python
 
 # All that CI checks: tests, format, lint and types.
@@ -26,3 +26,7 @@ docs:
 	$(PYTHON) docs/make_reference.py
 	$(PYTHON) docs/make_workflow_reference.py
 	$(PYTHON) docs/make_cli_reference.py
+
+# Build the documentation as a site in build/site; needs the extra docs.
+site:
+	$(PYTHON) docs/make_site.py
