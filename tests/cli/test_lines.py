@@ -6,7 +6,8 @@ import io
 from typing import Any
 
 from holdfast import Event
-from holdfast.cli.progress import Lines, Place, Progress, place_of
+from holdfast.cli.lines import Lines
+from holdfast.views.progress import Place, Progress, place_of
 
 
 def told(*events: Event, **options: Any) -> list[str]:

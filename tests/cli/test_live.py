@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast import Event
-from holdfast.cli.live import LiveView
-from holdfast.cli.progress import Progress
+from holdfast.views.live import LiveView
+from holdfast.views.progress import Progress
 from tests.cli.processes import CHAIN, SLOW, Session, ran, until, write
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.cli.live import LiveView
-from holdfast.cli.progress import DONE, Progress
+from holdfast.views.live import LiveView
+from holdfast.views.progress import DONE, Progress
 from tests.cli.processes import ASKING, Session, call, write
 
 

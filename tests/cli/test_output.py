@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from holdfast import END, START, Context, ExecutionError, StateGraph
 from holdfast.cli.command_lines import command_line
 from holdfast.cli.main import main
-from holdfast.cli.output import Gate, visible
 from holdfast.graph.graph import mermaid
 from holdfast.views.outlines import dot, outline_text
+from holdfast.views.terminal import Gate, visible
 from tests.cli.in_process import caller
 
 CLI = Path(__file__).parents[2] / "src/holdfast/cli"

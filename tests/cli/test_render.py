@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.output import visible
-from holdfast.cli.render import count, duration, json_text, money, one_line
+from holdfast.cli.render import json_text
+from holdfast.views.terminal import count, duration, money, one_line, visible
 
 
 @pytest.mark.parametrize(

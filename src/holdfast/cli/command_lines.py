@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.output import visible
 from holdfast.cli.session import config_of
 from holdfast.cli.store_option import absolute_url, default_url, same_store
 from holdfast.views.run_view import resume_call
+from holdfast.views.terminal import visible
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal

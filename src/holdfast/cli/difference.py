@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import click
 
-from holdfast.cli.render import count, local_time, print_facts, print_styled
+from holdfast.cli.render import local_time, print_facts, print_styled
 from holdfast.views.changes import (
     Change,
     Hunk,
@@ -27,6 +27,7 @@ from holdfast.views.changes import (
 )
 from holdfast.views.differences import NEARBY, common_start
 from holdfast.views.plain import preview, size_text
+from holdfast.views.terminal import count
 
 if TYPE_CHECKING:
     from holdfast.views.comparison import Side, StateDifference

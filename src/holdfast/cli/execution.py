@@ -13,9 +13,8 @@ import click
 
 from holdfast.cli import errors
 from holdfast.cli.command_lines import answerable, command_line, doubt_lines, skip_lines
+from holdfast.cli.lines import Watch, watching
 from holdfast.cli.options import ExecutionOptions, RunOptions
-from holdfast.cli.output import visible
-from holdfast.cli.progress import DONE, HELPERS, PENDING, Progress, Tally, Watch, place_of, watching
 from holdfast.cli.questions import (
     GATES,
     AnsweredElsewhere,
@@ -31,16 +30,7 @@ from holdfast.cli.questions import (
     sigterm_leaves,
     wording_of,
 )
-from holdfast.cli.render import (
-    duration,
-    json_text,
-    local_time,
-    money,
-    one_line,
-    place_in_code,
-    print_json,
-    shortened,
-)
+from holdfast.cli.render import json_text, local_time, place_in_code, print_json, shortened
 from holdfast.cli.session import config_of
 from holdfast.cli.targets import REPLANNED, Target, stored_workflow
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
@@ -58,6 +48,7 @@ from holdfast.journal.run_state import FAILED
 from holdfast.values import RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import View, plain
+from holdfast.views.progress import DONE, HELPERS, PENDING, Progress, Tally, place_of
 from holdfast.views.run_view import (
     NOTHING,
     Counts,
@@ -66,6 +57,7 @@ from holdfast.views.run_view import (
     mark_shared_names,
     statuses,
 )
+from holdfast.views.terminal import duration, money, one_line, visible
 from holdfast.views.usage import ledger
 from holdfast.workflows.scope import guided, takes_guidance
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 from holdfast.cli.errors import report
-from holdfast.cli.output import gated
+from holdfast.views.terminal import gated
 
 # Loading what a command needs without losing a Ctrl+C: libraries may swallow one that arrives in their mid.
 

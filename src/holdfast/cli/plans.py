@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import click
 
 from holdfast.cli.errors import explain
-from holdfast.cli.progress import HELPERS, ITEM, Place, place_of
 from holdfast.cli.questions import all_steps
-from holdfast.cli.render import count, json_text, money, one_line
+from holdfast.cli.render import json_text
 from holdfast.cli.store_option import exists
 from holdfast.graph.graph import base_name
 from holdfast.views.plain import View
+from holdfast.views.progress import HELPERS, ITEM, Place, place_of
 from holdfast.views.run_view import Counts, counted
+from holdfast.views.terminal import count, money, one_line
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App

@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.errors import TERMINATED
-from holdfast.cli.output import visible
 from holdfast.cli.render import local_time
 from holdfast.engine.answers import misfit
 from holdfast.errors import AnswerRejected, StoreError, closest, did_you_mean
@@ -27,6 +26,7 @@ from holdfast.journal.records import Answered
 from holdfast.journal.run_state import NO_ANSWER
 from holdfast.values import RunStatus
 from holdfast.views.run_view import NO_STEPS, PLACEHOLDERS
+from holdfast.views.terminal import visible
 
 if TYPE_CHECKING:
     from holdfast.engine.app import App

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-import math
 import os
 import shutil
 import sys
@@ -19,8 +18,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli.output import BOLD, PLAIN, control, gated_console, visible
 from holdfast.views.plain import iso, plain, size_text
+from holdfast.views.terminal import BOLD, PLAIN, control, count, gated_console, money, one_line, visible
 
 STATUS_STYLES = {
     "completed": "green",
@@ -48,37 +47,6 @@ MOST_SHOWN = 4000
 
 
 # Texts of a few words.
-
-
-def one_line(text: str, limit: int = 200) -> str:
-    """Return the beginning of a text as one harmless line."""
-    line = " ".join(visible(text).split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
-
-
-def count(number: int, noun: str) -> str:
-    """Return `1 step`, `2 steps`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time: `0.2s`, `12s`, `2m05s`, `1h02m`, `3d04h`."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f}s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    for small, large, size, small_size in (("s", "m", 60, 1), ("m", "h", 3600, 60)):
-        if whole < size * (60 if large == "m" else 24):
-            return f"{whole // size}{large}{whole % size // small_size:02}{small}"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
-
-
-def money(dollars: float) -> str:
-    """Return an amount of US dollars; small ones with as many digits as they need."""
-    if dollars == 0 or abs(dollars) >= 0.1:
-        return f"${dollars:.2f}"
-    return f"${dollars:.{min(8, 1 - math.floor(math.log10(abs(dollars))))}f}"
 
 
 def clock(at: float) -> str:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.cli.options import STDOUT
-from holdfast.cli.output import visible
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.events import EVENT_ALIASES, Event
 from holdfast.views.plain import plain
+from holdfast.views.terminal import visible
 
 Scrub = Callable[[Any], Any]
 

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.command_lines import answer_line, command_line, doubt_lines, resume_line, skip_lines
-from holdfast.cli.output import visible
 from holdfast.cli.render import (
-    count,
-    duration,
     local_time,
-    one_line,
     print_block,
     print_facts,
     print_json,
@@ -25,6 +21,7 @@ from holdfast.cli.render import (
 )
 from holdfast.values import RunStatus, readable_step
 from holdfast.views.plain import plain, preview, size_text
+from holdfast.views.terminal import count, duration, one_line, visible
 from holdfast.views.timeline import commit_text, host_text, packages_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.options import AT_HELP, RUN_HELP, Options
-from holdfast.cli.render import one_line, print_json, print_table
+from holdfast.cli.render import print_json, print_table
 from holdfast.cli.store_option import (
     LikelyStore,
     absolute_url,
@@ -35,6 +35,7 @@ from holdfast.state.codec import Codec
 from holdfast.stores.base import is_server
 from holdfast.stores.inspection import repaired_as
 from holdfast.views.runs import find_run_info, run_line
+from holdfast.views.terminal import one_line
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal

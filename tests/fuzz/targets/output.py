@@ -10,8 +10,8 @@ import shlex
 from urllib.parse import quote
 
 from holdfast.cli.command_lines import command_line
-from holdfast.cli.output import Gate
-from holdfast.cli.render import json_text, one_line
+from holdfast.cli.render import json_text
+from holdfast.views.terminal import Gate, one_line
 from holdfast.workflows.secrets import REDACTED, Scrubber, Secrets
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong

@@ -30,14 +30,14 @@ from holdfast.cli.options import (
     option,
     value,
 )
-from holdfast.cli.output import binary_stdout
-from holdfast.cli.render import count, local_time, money, one_line, print_facts, print_json, print_table
+from holdfast.cli.render import local_time, print_facts, print_json, print_table
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import lasting_url
 from holdfast.cli.targets import print_source
 from holdfast.stores import open_store
 from holdfast.values import RunStatus
 from holdfast.views.plain import size_text
+from holdfast.views.terminal import binary_stdout, count, money, one_line
 from holdfast.views.timeline import environment_text
 from holdfast.workflows.foreign import effects_of, reads_of, warning_of
 

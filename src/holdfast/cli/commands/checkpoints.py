@@ -28,17 +28,7 @@ from holdfast.cli.options import (
     repeated,
     value,
 )
-from holdfast.cli.output import visible
-from holdfast.cli.render import (
-    count,
-    local_time,
-    one_line,
-    print_block,
-    print_facts,
-    print_json,
-    print_table,
-    shortened,
-)
+from holdfast.cli.render import local_time, print_block, print_facts, print_json, print_table, shortened
 from holdfast.cli.session import Session, command
 from holdfast.engine.commands import control
 from holdfast.engine.owner import has_owner
@@ -56,6 +46,7 @@ from holdfast.values import RunStatus
 from holdfast.views.plain import CODEC, View, ViewCodec, plain
 from holdfast.views.run_view import annotation_at, annotation_views
 from holdfast.views.runs import find_checkpoint_info
+from holdfast.views.terminal import count, one_line, visible
 
 TIMEOUT = 1.0
 """How many seconds to wait until the process that executes the run has recorded an annotation."""

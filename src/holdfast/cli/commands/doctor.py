@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.errors import COMPLETED, CONFIGURATION
 from holdfast.cli.options import JSON, STORE, Options
-from holdfast.cli.render import count, one_line, print_table
+from holdfast.cli.render import print_table
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import open_existing, open_journal, store_place
 from holdfast.engine.owner import liveness
@@ -25,6 +25,7 @@ from holdfast.fleet.queues import is_postgres
 from holdfast.journal.sealing import VARIABLE, Seal
 from holdfast.views.plain import size_text
 from holdfast.views.runs import run_list
+from holdfast.views.terminal import count, one_line
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal

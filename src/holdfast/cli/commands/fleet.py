@@ -30,7 +30,7 @@ from holdfast.cli.options import (
     value,
 )
 from holdfast.cli.questions import read_inputs
-from holdfast.cli.render import duration, local_time, one_line
+from holdfast.cli.render import local_time
 from holdfast.cli.session import Session, command
 from holdfast.engine.submission import DEFAULT_QUEUE
 from holdfast.errors import RunNotFound
@@ -38,6 +38,7 @@ from holdfast.fleet.cron import Cron
 from holdfast.fleet.queues import Limit, Limits, QueueLine, Rate, open_postgres, queue_lines
 from holdfast.fleet.schedules import Schedule, ScheduleLine, Schedules
 from holdfast.journal.provenance import me
+from holdfast.views.terminal import duration, one_line
 from holdfast.workflows.workflow import load_workflow
 
 NAME = click.argument("name")

@@ -10,6 +10,7 @@ import click
 from holdfast.cli.command_lines import resume_line_of
 from holdfast.cli.commands.control import read_changes
 from holdfast.cli.execution import Execution, kept_at, resume_target
+from holdfast.cli.lines import logged_warnings
 from holdfast.cli.options import (
     BY,
     EXECUTION,
@@ -31,7 +32,6 @@ from holdfast.cli.options import (
     value,
 )
 from holdfast.cli.plans import rerun_lines
-from holdfast.cli.progress import logged_warnings
 from holdfast.cli.questions import read_inputs, value_of
 from holdfast.cli.render import json_text
 from holdfast.cli.session import Session, command, config_of

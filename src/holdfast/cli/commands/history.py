@@ -10,14 +10,9 @@ from holdfast.cli.command_lines import command_line
 from holdfast.cli.difference import print_changes, print_difference, print_not_compared, print_state_changes
 from holdfast.cli.errors import COMPLETED, FAILED
 from holdfast.cli.options import ALL, JSON, RUN_AT, STORE, Options, flag, number, repeated, value
-from holdfast.cli.output import visible
 from holdfast.cli.render import (
     STATUS_STYLES,
-    count,
-    duration,
     local_time,
-    money,
-    one_line,
     print_facts,
     print_json,
     print_styled,
@@ -29,6 +24,7 @@ from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_f
 from holdfast.views.comparison import step_name
 from holdfast.views.history import steps_text
 from holdfast.views.plain import size_text, when
+from holdfast.views.terminal import count, duration, money, one_line, visible
 
 if TYPE_CHECKING:
     from holdfast.views.comparison import ComparedRun, Comparison

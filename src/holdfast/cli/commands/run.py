@@ -47,7 +47,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.plans import print_dry_run, resume_plan
 from holdfast.cli.questions import question_names, read_answers, read_inputs, read_pairs
-from holdfast.cli.render import count, json_text, one_line
+from holdfast.cli.render import json_text
 from holdfast.cli.session import Session, command, is_workflow_file
 from holdfast.cli.store_option import close_store, exists, lasting_url
 from holdfast.cli.targets import Confirmation, Target, confirming, find_target, latest_unfinished
@@ -65,6 +65,7 @@ from holdfast.values import RunStatus, readable_step
 from holdfast.views.plain import View, when
 from holdfast.views.projection import project
 from holdfast.views.runs import run_pauses
+from holdfast.views.terminal import count, one_line
 from holdfast.workflows.scope import guided, takes_guidance
 from holdfast.workflows.workflow import Workflow, load_workflow
 

@@ -30,12 +30,8 @@ from holdfast.cli.options import (
     value,
 )
 from holdfast.cli.render import (
-    count,
-    duration,
     json_text,
     local_time,
-    money,
-    one_line,
     print_facts,
     print_json,
     print_table,
@@ -57,6 +53,7 @@ from holdfast.views.family import relatives
 from holdfast.views.plain import CODEC, plain
 from holdfast.views.run_view import Owner
 from holdfast.views.runs import find_run_info, run_list, run_pauses, run_view
+from holdfast.views.terminal import count, duration, money, one_line
 from holdfast.views.timeline import Timeline
 
 if TYPE_CHECKING:

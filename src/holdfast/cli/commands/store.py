@@ -20,17 +20,7 @@ from holdfast.checkpoints.tables import write_tables
 from holdfast.cli import errors
 from holdfast.cli.command_lines import store_words
 from holdfast.cli.options import JSON, STORE, WORKFLOW_NAME, YES, Options, flag, number, option, value
-from holdfast.cli.output import CLEAR_LINE, PLAIN, RED, control
-from holdfast.cli.render import (
-    count,
-    local_time,
-    one_line,
-    print_facts,
-    print_json,
-    print_label,
-    print_table,
-    size,
-)
+from holdfast.cli.render import local_time, print_facts, print_json, print_label, print_table, size
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import (
     absolute_url,
@@ -53,6 +43,7 @@ from holdfast.stores.base import SCHEMA_VERSION
 from holdfast.stores.inspection import schema_version, usage_of
 from holdfast.values import RunStatus
 from holdfast.views.plain import iso, when
+from holdfast.views.terminal import CLEAR_LINE, PLAIN, RED, control, count, one_line
 
 if TYPE_CHECKING:
     from types import FrameType

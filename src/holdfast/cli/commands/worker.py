@@ -18,6 +18,7 @@ import click
 
 from holdfast.cli.command_lines import store_words
 from holdfast.cli.errors import explain
+from holdfast.cli.lines import logged_warnings, scrubbed_records
 from holdfast.cli.options import (
     JSON,
     STORE_ONLY,
@@ -29,8 +30,7 @@ from holdfast.cli.options import (
     repeated,
     value,
 )
-from holdfast.cli.progress import logged_warnings, scrubbed_records
-from holdfast.cli.render import clock, json_text, local_time, one_line
+from holdfast.cli.render import clock, json_text, local_time
 from holdfast.cli.run_files import Scrub
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import close_store, lasting_url
@@ -44,6 +44,7 @@ from holdfast.journal.journal import Journal
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
 from holdfast.values import utc_time
+from holdfast.views.terminal import one_line
 from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
 
 

@@ -17,14 +17,13 @@ import click
 from holdfast.capsules.format import MAGIC
 from holdfast.cli.errors import COMPLETED, INVALID
 from holdfast.cli.options import FORCE, JSON, STORE, Options, choice, file_path, flag, option
-from holdfast.cli.output import visible
-from holdfast.cli.render import count, one_line
 from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
 from holdfast.graph.graph import mermaid
 from holdfast.views.drawing import svg
 from holdfast.views.outlines import dot, folded, outline_text, steps_of, with_conditions
 from holdfast.views.runs import run_view
+from holdfast.views.terminal import count, one_line, visible
 from holdfast.workflows.model import Agent, Definition, Step, json_schema
 from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.scope import Layout

@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleRenderable, Group
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli.output import gated_console
-from holdfast.cli.progress import (
+from holdfast.events import Event
+from holdfast.views.progress import (
     DONE,
     FAILED,
     KEPT,
@@ -25,8 +25,7 @@ from holdfast.cli.progress import (
     Progress,
     Row,
 )
-from holdfast.cli.render import count, duration, money, one_line
-from holdfast.events import Event
+from holdfast.views.terminal import count, duration, gated_console, money, one_line
 
 FRAMES_PER_SECOND = 10
 BAR = 20

@@ -1,4 +1,4 @@
-"""Gates around stdout and stderr, through which no text sends commands to a terminal.
+"""Text for terminals: short forms of values, and gates through which no text sends commands to a terminal.
 
 While a command runs, `sys.stdout` and `sys.stderr` are gates. They escape control characters, characters that change
 the direction of text, invisible separators and unpaired surrogates. New lines and tabs pass, because they are layout;
@@ -8,6 +8,7 @@ data is brought onto one line before it is printed.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -103,3 +104,37 @@ def gated_console(**options: Any) -> Any:
                 yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     return GatedConsole(file=ungated(sys.stdout), highlight=False, **options)
+
+
+# Texts of a few words.
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Return the beginning of a text as one harmless line."""
+    line = " ".join(visible(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 step`, `2 steps`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time: `0.2s`, `12s`, `2m05s`, `1h02m`, `3d04h`."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    for small, large, size, small_size in (("s", "m", 60, 1), ("m", "h", 3600, 60)):
+        if whole < size * (60 if large == "m" else 24):
+            return f"{whole // size}{large}{whole % size // small_size:02}{small}"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def money(dollars: float) -> str:
+    """Return an amount of US dollars; small ones with as many digits as they need."""
+    if dollars == 0 or abs(dollars) >= 0.1:
+        return f"${dollars:.2f}"
+    return f"${dollars:.{min(8, 1 - math.floor(math.log10(abs(dollars))))}f}"
