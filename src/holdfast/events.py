@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from holdfast import clock
 from holdfast.errors import HoldfastError, suggestion
@@ -229,6 +229,10 @@ def wanted(observer: Observer | None) -> frozenset[str] | None:
     return None if types is None else frozenset(map(canonical, types))
 
 
+_Happened = TypeVar("_Happened", bound=Any)
+"""An `Event`, or one of a journal: a dataclass with a type and data."""
+
+
 class Translator:
     """An observer that hands events to another one in the names of a dialect."""
 
@@ -249,8 +253,8 @@ class Translator:
         if (translated := self.translate(event)) is not None:
             tell(self.observer, translated)
 
-    def translate(self, event: Event) -> Event | None:
-        """Return an event as this dialect has it; `None` if it has none for it."""
+    def translate(self, event: _Happened) -> _Happened | None:
+        """Return an event, of a run or of a journal, as this dialect has it; `None` if it has none for it."""
         name = self._names.get(event.type)
         if self._dialect == "state":
             return self._with_state(event, name)
@@ -258,7 +262,7 @@ class Translator:
             return event
         return replace(event, type=name, data=_Renamed(event.data) if self._dialect == "task" else event.data)
 
-    def _with_state(self, event: Event, name: str | None) -> Event | None:
+    def _with_state(self, event: _Happened, name: str | None) -> _Happened | None:
         """Return an event with the state as a plain dict; those of steps count only beside others."""
         if event.type == "wave.start":
             self._is_wide = len(event.data.get("nodes", ())) > 1

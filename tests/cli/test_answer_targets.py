@@ -14,6 +14,11 @@ from holdfast import AnswerRejected, Pause
 from holdfast.cli.questions import read_answers, read_json
 from tests.cli.processes import call, write
 
+EXPIRING = """
+workflow: {name: expiring, checkpoint: {retention: {pause_ttl: 2h}}}
+steps:
+  - {name: title, ask: "Title?"}
+"""
 TEXT, BOOLEAN = {"type": "string"}, {"type": "boolean"}
 
 FORM = """
@@ -132,3 +137,33 @@ def test_questions_of_one_name_are_answered_by_id(tmp_path: Path) -> None:
     pauses = json.loads(call(tmp_path, "show", "r1", "--json").stdout)["pauses"]
 
     assert len(pauses) == 2 and all(pause["id"] in pause["command"] for pause in pauses)
+
+
+def test_a_question_says_until_when_the_retention_lets_it_be_answered(tmp_path: Path) -> None:
+    """S2.5: `show` and `runs status` know the `pause_ttl` of the workflow file, and what an extension adds."""
+    write(tmp_path, "flow.yaml", EXPIRING)
+    assert call(tmp_path, "run", "flow.yaml", "--run-id", "r").returncode == 4
+
+    (shown,) = json.loads(call(tmp_path, "show", "r", "--json").stdout)["pauses"]
+    (status,) = json.loads(call(tmp_path, "runs", "status", "r", "--json").stdout)["pauses"]
+    since, until = (dt.datetime.fromisoformat(shown[name]) for name in ("since", "until"))
+    text = call(tmp_path, "show", "r").stdout
+    call(tmp_path, "runs", "extend", "r", "--for", "5h")
+    (extended,) = json.loads(call(tmp_path, "show", "r", "--json").stdout)["pauses"]
+
+    assert until - since == dt.timedelta(hours=2) and status["until"] == shown["until"]
+    assert f", until {until.astimezone():%Y-%m-%d %H:%M:%S}" in text
+    assert dt.datetime.fromisoformat(extended["until"]) - since >= dt.timedelta(hours=5)
+
+
+def test_a_file_that_is_gone_or_broken_shows_what_the_run_saved_or_no_limit(tmp_path: Path) -> None:
+    path = write(tmp_path, "flow.yaml", EXPIRING)
+    call(tmp_path, "run", "flow.yaml", "--run-id", "r")
+    (limit,) = json.loads(call(tmp_path, "show", "r", "--json").stdout)["pauses"]
+
+    path.write_text("no workflow")
+    (broken,) = json.loads(call(tmp_path, "show", "r", "--json").stdout)["pauses"]
+    path.unlink()
+    (gone,) = json.loads(call(tmp_path, "show", "r", "--json").stdout)["pauses"]
+
+    assert broken["until"] is None and gone["until"] == limit["until"] is not None

@@ -56,6 +56,21 @@ def test_the_types_are_named_as_another_system_does(call: Call, sqlite_url: str)
     assert call("events", "good", "--dialect", "tasks").code == 2
 
 
+@pytest.mark.parametrize("more", [(), ("--replay", "--speed", "100000")])
+def test_lines_for_people_have_the_names_of_the_dialect(
+    call: Call, sqlite_url: str, more: tuple[str, ...]
+) -> None:
+    """S0.12, R1.9: a stored run is told, or replayed, in the names of another system."""
+    three_runs(sqlite_url)
+
+    tasks = call("events", "good", "--dialect", "task", *more).lines
+    states = call("events", "good", "--dialect", "state", *more).lines
+
+    named = [line.split(None, 4)[3:] for line in tasks]
+    assert named[0] == ["workflow_start", "run of fine started"] and ["task_start", "a#1 started"] in named
+    assert [line.split(None, 4)[3] for line in states] == ["final"]
+
+
 def test_following_a_run_that_is_over_ends_at_once(call: Call, sqlite_url: str) -> None:
     three_runs(sqlite_url)
 

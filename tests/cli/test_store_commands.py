@@ -14,8 +14,9 @@ import pytest
 from holdfast import CheckpointPolicy, open_store
 from holdfast.cli.command_lines import command_line
 from holdfast.cli.main import ENTRIES, commands
-from holdfast.cli.store_option import absolute_url, chosen_url, default_url, exists, same_store, store_place
+from holdfast.cli.store_option import absolute_url, chosen_url, default_url, same_store
 from holdfast.stores.base import SCHEMA_VERSION
+from holdfast.stores.inspection import exists, store_place
 from tests.cli.in_process import Call, caller, three_runs
 from tests.cli.processes import ASKING, Session, call, pasted, ran, start, until, write
 from tests.stores.copied_runs import asking, contents, drive, let_go_once_asked

@@ -14,10 +14,10 @@ from holdfast.cli.store_option import (
     DEFAULT_STORE,
     chosen_url,
     default_url,
-    exists,
     open_existing,
     same_store,
 )
+from holdfast.stores.inspection import exists
 from tests.cli.processes import CHAIN, call, environment, ran, write
 
 

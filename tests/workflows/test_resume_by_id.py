@@ -226,6 +226,25 @@ def test_an_unknown_id_is_refused(store, ident, error):
         holdfast.resume(ident, store=store)
 
 
+@pytest.mark.parametrize(
+    "url", ["sqlite:///{}/none.db", "file://{}/none", "{}/none.db", "pg-embedded:{}/none"]
+)
+def test_a_store_that_is_not_there_is_not_made_by_looking_for_a_run(tmp_path, monkeypatch, url):
+    """S0.14: the error says that there is no such store, and nothing is created."""
+    named = url.format(tmp_path)
+    with pytest.raises(RunNotFound, match=r"no store at .*none.*nothing was created"):
+        holdfast.resume("somebody", store=named)
+    with pytest.raises(CheckpointNotFound, match="no store at"):
+        holdfast.resume(
+            "00000000-0000-4000-8000-000000000000", store=Path(named) if ":" not in named else named
+        )
+    monkeypatch.setenv("HOLDFAST_STORE", named)
+    with pytest.raises(RunNotFound, match=r"no store at .*store="):
+        holdfast.resume("somebody")
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_from_outside_is_not_even_read_in_before_it_is_confirmed(shop, tmp_path):
     shop.run(ASKING)
     there = open_store(shop.url)

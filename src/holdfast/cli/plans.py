@@ -11,8 +11,8 @@ import click
 from holdfast.cli.errors import explain
 from holdfast.cli.questions import all_steps
 from holdfast.cli.render import json_text
-from holdfast.cli.store_option import exists
 from holdfast.graph.graph import base_name
+from holdfast.stores.inspection import exists
 from holdfast.views.plain import View
 from holdfast.views.progress import HELPERS, ITEM, Place, place_of
 from holdfast.views.run_view import Counts, counted

@@ -18,7 +18,6 @@ from holdfast.cli.store_option import (
     absolute_url,
     chosen_url,
     close_store,
-    exists,
     holds,
     is_chosen,
     likely_stores,
@@ -33,7 +32,7 @@ from holdfast.engine.time_travel.checkpoints import Position, find_position, par
 from holdfast.errors import CorruptJournal, Remedy, RunNotFound, StoreError, problem_of
 from holdfast.state.codec import Codec
 from holdfast.stores.base import is_server
-from holdfast.stores.inspection import repaired_as
+from holdfast.stores.inspection import exists, repaired_as
 from holdfast.views.runs import find_run_info, run_line
 from holdfast.views.terminal import one_line
 

@@ -21,16 +21,13 @@ from holdfast.stores import SQLITE_SUFFIXES, open_store
 from holdfast.stores.base import (
     NAMESPACE_VARIABLE,
     check_namespace,
-    file_of,
-    folder_of,
     in_namespace,
-    is_server,
     namespace_in,
     shown_url,
     split_namespace,
     wanted_namespace,
 )
-from holdfast.stores.inspection import schema_version
+from holdfast.stores.inspection import BEFORE_PATHS, exists, store_place, url_parts
 
 if TYPE_CHECKING:
     from holdfast.stores.base import Store
@@ -115,14 +112,6 @@ def open_existing(url: str) -> Store:
     return open_store(url)
 
 
-def exists(url: str) -> bool:
-    """Return True if a store exists; nothing is created to find out."""
-    place = store_place(url)
-    if place is not None and not place.exists():
-        return False
-    return not is_server(url) or schema_version(url, place) > 0
-
-
 def same_store(one: str, other: str) -> bool:
     """Return True if two URLs name the same store, seen from this folder."""
     places = [store_place(url) for url in (one, other)]
@@ -132,13 +121,19 @@ def same_store(one: str, other: str) -> bool:
     return first == second and _parameters(one) == _parameters(other)
 
 
+def _parameters(url: str) -> str:
+    """Return what distinguishes stores at one path: all parameters of a server, else nothing."""
+    scheme, _, rest = url_parts(url)
+    return rest if scheme == "pg-embedded" else ""
+
+
 def absolute_url(url: str) -> str:
     """Return a URL that names the same store from every folder."""
-    scheme, path, rest = _parts(url)
+    scheme, path, rest = url_parts(url)
     is_unclear = ":" not in url and scheme == "sqlite" and path and path.suffix.lower() not in SQLITE_SUFFIXES
     if path is None or is_unclear or (":" in url and path.is_absolute()):
         return url
-    return f"{_BEFORE_PATHS[scheme]}{path.absolute()}{rest}"
+    return f"{BEFORE_PATHS[scheme]}{path.absolute()}{rest}"
 
 
 SHORTEST = 4
@@ -233,49 +228,6 @@ def meant_run(store: Store, text: str) -> str:
         some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise click.UsageError(f"{len(found)} runs begin with {text!r}: {some}; give more of the id")
     return found[0] if found else text
-
-
-_BEFORE_PATHS = {"sqlite": "sqlite:///", "file": "file://", "pg-embedded": "pg-embedded:"}
-
-
-def store_place(url: str) -> Path | None:
-    """Return the file or folder of a store, in its namespace, if its URL names one."""
-    scheme, path, _ = _parts(url)
-    if path is None or scheme == "pg-embedded":
-        return path
-    namespace = namespace_in(url) or wanted_namespace()
-    return file_of(path, namespace) if scheme == "sqlite" else folder_of(path, namespace)
-
-
-def _parameters(url: str) -> str:
-    """Return what distinguishes stores at one path: all parameters of a server, else nothing."""
-    scheme, _, rest = _parts(url)
-    return rest if scheme == "pg-embedded" else ""
-
-
-def _parts(url: str) -> tuple[str, Path | None, str]:
-    """Return the kind of a store, the path in its URL, if there is one, and the rest of the URL."""
-    scheme, colon, rest = url.partition(":")
-    kind = scheme.lower()
-    if not colon:
-        return _bare(url)
-    if kind == "pg-embedded":
-        path, mark, parameters = rest.partition("?")
-        return kind, Path(re.sub(r"^//(?=[/~.])", "", path)).expanduser(), mark + parameters
-    if kind not in _BEFORE_PATHS:
-        return kind, None, ""
-    text, _ = split_namespace(rest)
-    own = re.sub("^/{2,3}", "", text) if kind == "sqlite" else re.sub("^/+", "/", text.removeprefix("//"))
-    return kind, Path(own).expanduser(), rest[len(text) :]
-
-
-def _bare(text: str) -> tuple[str, Path | None, str]:
-    """Return the same as `_parts`, for a path or a name."""
-    own, _ = split_namespace(text)
-    path = Path(own).expanduser()
-    if "/" not in own and "." not in own:
-        return "", None, ""
-    return "sqlite" if path.suffix and not path.is_dir() else "file", path, text[len(own) :]
 
 
 def close_store(store: Store) -> None:

@@ -144,7 +144,7 @@ def open_store(
     `WORKFLOW_CHECKPOINT_DSN`, else the store named `memory`.
     """
     if url is None:
-        url = _url_of(environ)
+        url = url_of_environment(environ)
     if not isinstance(url, (str, os.PathLike)):
         return _bound(_whole(url), namespace)
     if not os.fspath(url):
@@ -167,7 +167,7 @@ def open_store(
     return _at_url(match[1].lower(), match[2], text, chosen) if match else _at_path(place, chosen)
 
 
-def _url_of(environ: Mapping[str, str]) -> str:
+def url_of_environment(environ: Mapping[str, str]) -> str:
     """Return the URL or the name of the store that the environment names."""
     backend = environ.get("WORKFLOW_CHECKPOINT_BACKEND", "").strip().lower()
     dsn, wanted = environ.get("WORKFLOW_CHECKPOINT_DSN", ""), f"WORKFLOW_CHECKPOINT_BACKEND={backend}"

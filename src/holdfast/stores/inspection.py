@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,9 +25,14 @@ from holdfast.stores.base import (
     RunSize,
     Snapshot,
     Store,
+    file_of,
+    folder_of,
     is_in_memory,
     is_server,
+    namespace_in,
     namespace_of,
+    split_namespace,
+    wanted_namespace,
 )
 from holdfast.stores.memory import MemoryStore
 from holdfast.values import RunStatus
@@ -357,3 +363,51 @@ def schema_version(url: str, place: Path | None) -> int:
     from holdfast.stores.sqlite.connection import stored_version as stored_version_in
 
     return stored_version_in(place)
+
+
+# Where a store is, by its URL; nothing is opened or created to find out.
+
+
+BEFORE_PATHS = {"sqlite": "sqlite:///", "file": "file://", "pg-embedded": "pg-embedded:"}
+
+
+def store_place(url: str) -> Path | None:
+    """Return the file or folder of a store, in its namespace, if its URL names one."""
+    scheme, path, _ = url_parts(url)
+    if path is None or scheme == "pg-embedded":
+        return path
+    namespace = namespace_in(url) or wanted_namespace()
+    return file_of(path, namespace) if scheme == "sqlite" else folder_of(path, namespace)
+
+
+def url_parts(url: str) -> tuple[str, Path | None, str]:
+    """Return the kind of a store, the path in its URL, if there is one, and the rest of the URL."""
+    scheme, colon, rest = url.partition(":")
+    kind = scheme.lower()
+    if not colon:
+        return _bare(url)
+    if kind == "pg-embedded":
+        path, mark, parameters = rest.partition("?")
+        return kind, Path(re.sub(r"^//(?=[/~.])", "", path)).expanduser(), mark + parameters
+    if kind not in BEFORE_PATHS:
+        return kind, None, ""
+    text, _ = split_namespace(rest)
+    own = re.sub("^/{2,3}", "", text) if kind == "sqlite" else re.sub("^/+", "/", text.removeprefix("//"))
+    return kind, Path(own).expanduser(), rest[len(text) :]
+
+
+def _bare(text: str) -> tuple[str, Path | None, str]:
+    """Return the same as `url_parts`, for a path or a name."""
+    own, _ = split_namespace(text)
+    path = Path(own).expanduser()
+    if "/" not in own and "." not in own:
+        return "", None, ""
+    return "sqlite" if path.suffix and not path.is_dir() else "file", path, text[len(own) :]
+
+
+def exists(url: str) -> bool:
+    """Return True if a store exists; nothing is created to find out."""
+    place = store_place(url)
+    if place is not None and not place.exists():
+        return False
+    return not is_server(url) or schema_version(url, place) > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,7 @@ from holdfast.journal.run_state import (
     RETRYING,
     RUNNING,
     WAITING,
+    Pause,
     RunState,
     Step,
 )
@@ -157,21 +159,32 @@ def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
     )
 
 
-def run_pauses(journal: Journal, info: RunInfo) -> tuple[PauseView, ...]:
+TtlOf = Callable[[Mapping[str, Any], RunInfo], float | None]
+"""Returns how many seconds the questions of a run take answers, by its config: no journal has the retention."""
+
+
+def run_pauses(journal: Journal, info: RunInfo, ttl_of: TtlOf | None = None) -> tuple[PauseView, ...]:
     """Return the pauses of a run, read from its nearest snapshot on."""
     codec = ViewCodec()
     run = journal.load(info, codec).run
-    return _pauses(info, run, codec, _config(run, codec))
+    return _pauses(info, run, codec, _config(run, codec), ttl_of)
 
 
 def run_view(
-    journal: Journal, run_id: str, *, upto: int | None = None, is_alive: IsAlive | None = None
+    journal: Journal,
+    run_id: str,
+    *,
+    upto: int | None = None,
+    is_alive: IsAlive | None = None,
+    ttl_of: TtlOf | None = None,
 ) -> RunView:
     """Return a run as it is now, or as it was at entry `upto`, in one pass over its journal."""
-    return journal.read_whole(run_id, lambda: _run_view(journal, run_id, upto, is_alive))
+    return journal.read_whole(run_id, lambda: _run_view(journal, run_id, upto, is_alive, ttl_of))
 
 
-def _run_view(journal: Journal, run_id: str, upto: int | None, is_alive: IsAlive | None) -> RunView:
+def _run_view(
+    journal: Journal, run_id: str, upto: int | None, is_alive: IsAlive | None, ttl_of: TtlOf | None
+) -> RunView:
     info = journal.info(run_id)
     line = run_line(journal, info, is_alive)
     codec = ViewCodec()
@@ -190,7 +203,7 @@ def _run_view(journal: Journal, run_id: str, upto: int | None, is_alive: IsAlive
     state = state_view(run.root.cells, codec, run_id, ident, run.root.last_node, run.updated_at)
     # What is read first is read whatever the rest needs: what the run is, what it waits for, its inputs, its output.
     config = _config(run, codec)
-    pauses, facts = _pauses(info, run, codec, config), read_environment(run.facts, codec)
+    pauses, facts = _pauses(info, run, codec, config, ttl_of), read_environment(run.facts, codec)
     is_file = isinstance(config.get("workflow_file"), Mapping)
     inputs: Mapping[str, Any] = state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
     done = Counts(run.steps_done)
@@ -254,10 +267,12 @@ def _fault(run: RunState) -> FaultView | None:
 
 
 def _pauses(
-    info: RunInfo, run: RunState, codec: ViewCodec, config: Mapping[str, Any]
+    info: RunInfo, run: RunState, codec: ViewCodec, config: Mapping[str, Any], ttl_of: TtlOf | None
 ) -> tuple[PauseView, ...]:
     is_of_program = not info.queue and "workflow_file" not in config
     found: list[PauseView] = []
+    open_ended = any(pause.kind == "ask" and pause.expires_at is None for pause in run.pauses.values())
+    ttl = ttl_of(config, info) if ttl_of is not None and open_ended else None
     for pause in run.pauses.values():
         schema = codec.decode(pause.schema) if pause.schema else None
         view = PauseView(
@@ -269,12 +284,19 @@ def _pauses(
             prompt=pause.prompt,
             schema=schema if isinstance(schema, Mapping) else None,
             since=when(pause.since),
-            until=None if pause.expires_at is None else when(pause.expires_at),
+            until=_until(pause, ttl),
             node=pause.node,
             is_of_program=is_of_program,
         )
         found.append(view)
     return mark_shared_names(found)
+
+
+def _until(pause: Pause, ttl: float | None) -> dt.datetime | None:
+    """Return when a pause ends by itself: as the question says, or as the retention says for questions."""
+    if pause.expires_at is not None:
+        return when(pause.expires_at)
+    return None if ttl is None or pause.kind != "ask" else when(pause.since + ttl)
 
 
 # Tallies of a run's nodes, counted while its records are folded: attempts, times, results.

@@ -31,13 +31,15 @@ from holdfast.errors import (
 )
 from holdfast.events import Event, Observer, ObserverLike
 from holdfast.graph.graph import Graph, base_name, outline_names, renamed_nodes
+from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import frame_of, node_of
 from holdfast.journal.sealing import Seal
+from holdfast.names import LazyModule
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.state import State
-from holdfast.stores import open_store
-from holdfast.stores.base import RunInfo, Store
+from holdfast.stores import open_store, url_of_environment
+from holdfast.stores.base import RunInfo, Store, shown_url
 from holdfast.workflows.compile import (
     StepInvalid,
     StepsInvalid,
@@ -57,6 +59,9 @@ from holdfast.workflows.step import Work
 
 if TYPE_CHECKING:
     from holdfast.engine.resume import ResumeKeywords
+    from holdfast.stores import inspection
+else:
+    inspection = LazyModule("stores.inspection")
 
 # The files that a workflow is made of: as they are on disk, or as a run has saved them.
 
@@ -267,6 +272,21 @@ def stored_options(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def question_ttl(config: Mapping[str, Any], info: RunInfo) -> float | None:
+    """Return how many seconds the questions of a run take answers by the retention of its workflow file.
+
+    `None` if they always do, or if the workflow cannot be read here.
+    """
+    if not has_workflow_file(config):
+        return None
+    try:
+        retention = workflow_of_run(config, prefer="saved" if info.origin else "file").retention()
+    except HoldfastError:
+        return None
+    ttl = None if retention is None else retention.pause_ttl
+    return None if ttl is None else ttl.total_seconds()
+
+
 def _names(found: Any) -> tuple[str, ...]:
     if not isinstance(found, Iterable) or isinstance(found, (str, bytes)):
         return ()
@@ -332,9 +352,18 @@ def _stored_run(
     target: str, store: Store | str | os.PathLike[str] | None
 ) -> tuple[Store, RunInfo, int | None]:
     """Return a run that is meant, with its store and the entry of the checkpoint that is meant."""
-    chosen = open_store(store)
     problem: HoldfastError | None = None
-    for place in (chosen, *(known_apps.stores() if store is None else ())):
+    url = url_of_environment(os.environ) if store is None else store
+    chosen = None
+    if not isinstance(url, (str, os.PathLike)) or inspection.exists(os.fspath(url)):
+        chosen = open_store(url)
+    else:  # Looking for a run creates nothing.
+        kind = CheckpointNotFound if is_checkpoint_id(target) else RunNotFound
+        problem = kind(
+            f"{target!r} is not found: there is no store at {shown_url(os.fspath(url))}",
+            remedies=() if store is None else Remedy(text="check its path: nothing was created there"),
+        )
+    for place in filter(None, (chosen, *(known_apps.stores() if store is None else ()))):
         try:
             return place, *find_run(place, target)
         except (RunNotFound, CheckpointNotFound) as error:

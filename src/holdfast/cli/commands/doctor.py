@@ -18,11 +18,12 @@ from holdfast.cli.errors import COMPLETED, CONFIGURATION
 from holdfast.cli.options import JSON, STORE, Options
 from holdfast.cli.render import print_table
 from holdfast.cli.session import Session, command
-from holdfast.cli.store_option import open_existing, open_journal, store_place
+from holdfast.cli.store_option import open_existing, open_journal
 from holdfast.engine.owner import liveness
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.fleet.queues import is_postgres
 from holdfast.journal.sealing import VARIABLE, Seal
+from holdfast.stores.inspection import store_place
 from holdfast.views.plain import size_text
 from holdfast.views.runs import run_list
 from holdfast.views.terminal import count, one_line

@@ -49,7 +49,7 @@ from holdfast.cli.plans import print_dry_run, resume_plan
 from holdfast.cli.questions import question_names, read_answers, read_inputs, read_pairs
 from holdfast.cli.render import json_text
 from holdfast.cli.session import Session, command, is_workflow_file
-from holdfast.cli.store_option import close_store, exists, lasting_url
+from holdfast.cli.store_option import close_store, lasting_url
 from holdfast.cli.targets import Confirmation, Target, confirming, find_target, latest_unfinished
 from holdfast.demo import STEPS, DemoReport, play
 from holdfast.engine.commands import control
@@ -61,6 +61,7 @@ from holdfast.errors import FAILED, AnswerRejected, CannotReuse, HoldfastError, 
 from holdfast.fleet.queues import held_back
 from holdfast.journal.provenance import me
 from holdfast.state.codec import Codec
+from holdfast.stores.inspection import exists
 from holdfast.values import RunStatus, readable_step
 from holdfast.views.plain import View, when
 from holdfast.views.projection import project

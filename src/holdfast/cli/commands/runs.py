@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +43,10 @@ from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import RunNotFound
-from holdfast.events import DIALECTS
+from holdfast.events import DIALECTS, NoOpObserver, Translator
 from holdfast.fleet.queues import held_back
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
+from holdfast.names import LazyModule
 from holdfast.values import RunStatus, readable_step
 from holdfast.views import usage
 from holdfast.views.charges import row_of, rows
@@ -61,11 +62,19 @@ if TYPE_CHECKING:
     from holdfast.views.charges import Portion, Row
     from holdfast.views.run_view import PauseView, RunLine, RunView
     from holdfast.views.usage import RunLedger
+    from holdfast.workflows import workflow as workflows
+
+else:
+    workflows = LazyModule("workflows.workflow")
 
 GONE = ("dead", "orphaned")
 """Words for runs with the status running whose process is gone."""
 
 STATUSES = (*(str(status) for status in RunStatus), *GONE)
+
+
+def _question_ttl(config: Mapping[str, Any], info: RunInfo) -> float | None:
+    return workflows.question_ttl(config, info)
 
 
 def held_reason(session: Session, line: RunLine) -> str | None:
@@ -241,9 +250,10 @@ def view_of(session: Session, text: str) -> tuple[RunView, str]:
     [name] = session.names(text)
     journal, store = session.journal, session.store
     if ("@" not in name or store.runs(run=name)) and not is_checkpoint_id(name):
-        return run_view(journal, find_run_info(journal, name).run, is_alive=liveness(store)), ""
+        info = find_run_info(journal, name)
+        return run_view(journal, info.run, is_alive=liveness(store), ttl_of=_question_ttl), ""
     found = find_position(store, name)
-    view = run_view(journal, found.info.run, upto=found.seq)
+    view = run_view(journal, found.info.run, upto=found.seq, ttl_of=_question_ttl)
     status = RunStatus(journal.load(found.info, CODEC, found.seq).run.status)
     point = checkpoint_at(store, found)
     past = f"entry {found.seq}" if point is None else f"wave {point.wave}, checkpoint {point.id}"
@@ -279,7 +289,7 @@ def status(session: Session, options: Options) -> int:
         line = session.line(line.run_id)
         held = held_reason(session, line)
     info, url = session.journal.info(line.run_id), session.store.url
-    pauses = run_pauses(session.journal, info) if line.status == RunStatus.PAUSED else ()
+    pauses = run_pauses(session.journal, info, _question_ttl) if line.status == RunStatus.PAUSED else ()
     code = STATUS_CODES.get(line.status, FAILED)
     if held is not None:
         code, again = FAILED, resume_line(line.run_id, url, line.queue)
@@ -325,12 +335,13 @@ def _waits_for(pause: PauseView) -> str:
 def events(session: Session, options: Options) -> int:
     """Print what happened in a run, one line an event, oldest first.
 
-    With --json every line is one JSON object with the keys seq, at, type, step, text and data.
+    With --json every line is one JSON object with the keys seq, at, type, step, text and data. With --dialect lines
+    have the types of the events, as another system names them.
 
     \b
     Example:
       holdfast events research --follow
-      holdfast events research --replay --speed 20
+      holdfast events research --replay --speed 20 --dialect task
       holdfast events research --json | jq -r 'select(.type == "node.error") | .text'
       holdfast events research --json --dialect task | jq -r 'select(.type == "task_error") | .text'
     """
@@ -353,13 +364,20 @@ def events(session: Session, options: Options) -> int:
 def _print_events(
     session: Session, timeline: Timeline, dialect: str | None, speed: float | None = None
 ) -> None:
-    """Print the events that were stored since the last call; with a speed, at the pace at which they happened."""
-    last, names = None, DIALECTS[dialect or "node"]
-    for each in timeline.read():
+    """Print the events that were stored since the last call; with a speed, at the pace at which they happened.
+
+    In a dialect lines have its names of the types; what it has no events for is left out.
+    """
+    last, translate = None, Translator(NoOpObserver(), dialect or "node").translate
+    width = max(map(len, DIALECTS[dialect or "node"].values()), default=0)
+    for happened in timeline.read():
         if speed is not None and last is not None:
-            time.sleep(max(0.0, (each.at - last).total_seconds()) / speed)
-        last, each = each.at, replace(each, type=names.get(each.type, each.type))
-        text = f"{local_time(each.at)}  {each.seq:>5}  {one_line(each.text, 500)}"
+            time.sleep(max(0.0, (happened.at - last).total_seconds()) / speed)
+        last, each = happened.at, translate(happened)
+        if each is None:
+            continue
+        named = f"{each.type:<{width}}  " if dialect is not None else ""
+        text = f"{local_time(each.at)}  {each.seq:>5}  {named}{one_line(each.text, 500)}"
         click.echo(json_text(each, indent=None) if session.as_json else text)
 
 

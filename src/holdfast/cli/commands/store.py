@@ -25,11 +25,9 @@ from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import (
     absolute_url,
     chosen_url,
-    exists,
     meant_run,
     open_existing,
     same_store,
-    store_place,
 )
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.transfer import CopyOutcome, CopyReport, copy_runs
@@ -40,7 +38,7 @@ from holdfast.integrity.report import StoreReport
 from holdfast.journal.sealing import Seal
 from holdfast.stores import open_store
 from holdfast.stores.base import SCHEMA_VERSION
-from holdfast.stores.inspection import schema_version, usage_of
+from holdfast.stores.inspection import exists, schema_version, store_place, usage_of
 from holdfast.values import RunStatus
 from holdfast.views.plain import iso, when
 from holdfast.views.terminal import CLEAR_LINE, PLAIN, RED, control, count, one_line

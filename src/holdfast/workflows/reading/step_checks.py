@@ -351,6 +351,8 @@ class Text:
     names: frozenset[str]
     place: str
     expression: bool = False
+    is_key: bool = False
+    """Whether it is the key of the value at its path, which cannot be a template."""
 
 
 def texts(draft: Draft) -> Iterator[Text]:
@@ -419,11 +421,13 @@ def _templates(body: Any) -> Iterator[tuple[DataPath, Any]]:
 
 
 def _tree(path: DataPath, value: Any, names: frozenset[str], place: str) -> Iterator[Text]:
-    """Yield the templates in a value, however deep; keys are plain."""
+    """Yield the templates in a value, however deep, and keys that look like templates."""
     if isinstance(value, str):
         yield Text(path, value, names, place)
     elif isinstance(value, (dict, list)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(key, str) and is_template(key):
+                yield Text((*path, key), key, names, place, is_key=True)
             yield from _tree((*path, key), item, names, place)
 
 
@@ -432,6 +436,7 @@ def _tree(path: DataPath, value: Any, names: frozenset[str], place: str) -> Iter
 
 _EXPRESSION = "write it like `output.count > 3 and inputs.mode == 'fast'`"
 _TEMPLATE = "write values as {{ inputs.name }}, and {{ '{{' }} for the braces themselves"
+_KEY = 'write the key itself, or make the fields in one template, as in "{{ {inputs.name: 1} }}"'
 _DASHED = re.compile(r"(?<![\w.])(inputs|steps|vars|visits|metadata|state)\.([A-Za-z_]\w*-[\w-]*)")
 _MOST_OF_A_TEXT = 50
 _WORKFLOW = ("name", "run_id")
@@ -454,6 +459,10 @@ def check_texts(draft: Draft) -> Iterator[Problem]:
     """Find problems of all expressions and templates."""
     names = _Names(draft)
     for text in texts(draft):
+        if text.is_key:
+            message = f"{text.place}: a key cannot be a template, and {text.value!r:.80} looks like one"
+            yield draft.source.problem(text.path, message, _KEY, key=True)
+            continue
         try:
             read = compile_expression if text.expression else compile_template
             yield from names.problems(text, read(text.value).paths)
