@@ -15,7 +15,7 @@ from holdfast.capsules.exports import ExportedRun
 from holdfast.capsules.imports import ImportedRun
 from holdfast.capsules.summary import CapsuleInfo, CapsuleStep
 from holdfast.checkpoints.tables import TablesReport
-from holdfast.cli.commands.checkpoints import CheckpointView, Removal
+from holdfast.cli.commands.checkpoints import Removal
 from holdfast.cli.commands.run import QueuedRun
 from holdfast.cli.commands.store import COPIED_KEYS, COPY_KEYS, MIGRATE_KEYS, STATS_KEYS
 from holdfast.cli.errors import error_as_json
@@ -44,7 +44,7 @@ from holdfast.views.charges import Portion
 from holdfast.views.charges import Row as Amounts
 from holdfast.views.comparison import ComparedRun, Comparison, Side, StateDifference, StepDifference
 from holdfast.views.family import Branch, Family, Member
-from holdfast.views.history import History, KeyChange, Point
+from holdfast.views.history import CheckpointView, History, KeyChange, Point
 from holdfast.views.plain import View
 from holdfast.views.run_view import (
     AnnotationView,

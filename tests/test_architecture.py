@@ -23,6 +23,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"demo", "testing", "tracing"},
+    {"service"},
     {"fleet"},
     {"workflows", "dags"},
     {"graph.configured"},

@@ -70,6 +70,11 @@ PUBLIC: dict[str, dict[str, str]] = {
         "process_chain process_conditional process_parallel",
         "graph.predicates": "always and_ key_equals key_exists not_ or_",
     },
+    "holdfast.service": {
+        "service.catalogue": "Catalogue",
+        "service.reading": "Reader RequestInvalid",
+        "service.service": "ReadOnly Service TooManyRuns",
+    },
     "holdfast.state": {
         "state.codec": "Unknown",
         "state.schema": "TaskResult WorkflowState add append keep_last merge union",

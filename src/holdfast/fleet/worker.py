@@ -146,6 +146,15 @@ class Worker:
         self._stopping.set()
         self._nudge()
 
+    def look(self) -> None:
+        """Look for runs at once, instead of a little later. May be called from any thread."""
+        self._nudge()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopping.is_set()
+
     async def arun(self, *, until_idle: bool = False) -> None:
         """Work as `run` does, in the running event loop and without handling signals."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()

@@ -145,6 +145,10 @@ class RunFilter(TypedDict, total=False):
     """A time that `updated_at` lies before."""
     parent: bytes | None
     """The key of the run that the runs were forked from."""
+    since: float | None
+    """The earliest `updated_at`."""
+    past: tuple[float, str] | None
+    """`updated_at` and id of the last run of a page: those that come after it in the list."""
 
 
 class Readable(Protocol):
@@ -269,6 +273,32 @@ class Overview(Protocol):
 
     def inboxes(self, after: Mapping[str, int]) -> dict[str, list[Message]]:
         """Return `Store.inbox` for each of these runs; runs without such messages are left out."""
+
+
+class StatusCount(NamedTuple):
+    """How many runs have a status, and when the first of them was last updated."""
+
+    runs: int
+    oldest: float
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A store that counts its runs without listing them."""
+
+    def count_runs(self) -> dict[str, StatusCount]:
+        """Return how many runs there are of each status that any has."""
+
+
+def count_runs(store: Store) -> dict[str, StatusCount]:
+    """Return how many runs of a store there are of each status."""
+    if isinstance(store, Counts):
+        return store.count_runs()
+    found: dict[str, StatusCount] = {}
+    for info in store.runs():
+        known = found.get(info.status, StatusCount(0, info.updated_at))
+        found[info.status] = StatusCount(known.runs + 1, min(known.oldest, info.updated_at))
+    return found
 
 
 class RunSize(NamedTuple):
@@ -410,6 +440,8 @@ _MATCHES: Mapping[str, Callable[[RunInfo, Any], bool]] = {
     "prefix": lambda info, prefix: info.run.startswith(prefix),
     "before": lambda info, time: info.updated_at < time,
     "parent": lambda info, key: info.parent == key,
+    "since": lambda info, time: info.updated_at >= time,
+    "past": lambda info, last: (-info.updated_at, info.run) > (-last[0], last[1]),
 }
 
 

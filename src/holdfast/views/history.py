@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any, ClassVar, overload
 
 from holdfast.errors import CorruptJournal
 from holdfast.graph.graph import base_name
-from holdfast.journal.checkpoint_ids import decode_checkpoint
+from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, genesis, verified_entries
 from holdfast.journal.records import (
@@ -317,3 +318,41 @@ def steps_text(nodes: Sequence[str]) -> str:
     for name in map(base_name, nodes):
         counts[name] = counts.get(name, 0) + 1
     return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counts.items()) or "-"
+
+
+# Lists of checkpoints, of one run or of many.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView(View):
+    """A checkpoint of a run."""
+
+    JSON: ClassVar[str] = (
+        "checkpoint_id=saved.id run_id seq=saved.seq wave=saved.run_wave nodes=saved.nodes next=saved.next "
+        "created_at=saved.created_at bytes=saved.size"
+    )
+
+    run_id: str
+    saved: Checkpoint
+
+
+def latest_runs(store: Store, workflow: str | None, limit: int) -> list[RunInfo]:
+    """Return the runs that have the newest `limit` checkpoints of a store, or of a workflow, and perhaps others."""
+    # A run that is not running was updated with its newest checkpoint.
+    running = store.runs(workflow=workflow, status=[RunStatus.RUNNING])
+    others = store.runs(workflow=workflow, limit=limit)
+    known = {info.run: info for info in (*others, *running)}
+    return [info for info in known.values() if info.status != RunStatus.DAMAGED]
+
+
+def checkpoint_list(store: Store, infos: Iterable[RunInfo], limit: int) -> list[CheckpointView]:
+    """Return the newest `limit` checkpoints of these runs, newest first."""
+    of_runs = [
+        [
+            CheckpointView(info.run, decode_checkpoint(info.key, each, info.run))
+            for each in store.checkpoints(info.run, limit=limit)
+        ]
+        for info in infos
+    ]
+    merged = heapq.merge(*of_runs, key=lambda found: (found.saved.created_at, found.saved.seq), reverse=True)
+    return list(itertools.islice(merged, limit))

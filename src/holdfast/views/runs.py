@@ -88,6 +88,11 @@ def run_list(
         every = journal.store.runs(workflow=workflow, status=status)
         found = [info for info in every if queue in (None, info.queue) and (tag is None or tag in info.tags)]
         found = found[:limit]
+    return lines_of(journal, found, is_alive)
+
+
+def lines_of(journal: Journal, found: Sequence[RunInfo], is_alive: IsAlive | None = None) -> list[RunLine]:
+    """Return runs as lines of a list, in the same order."""
     stored = newest_checkpoints(
         journal.store, [info.run for info in found if info.status != RunStatus.DAMAGED]
     )

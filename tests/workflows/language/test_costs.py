@@ -152,7 +152,7 @@ def test_a_file_with_very_many_problems_lists_some() -> None:
 
 
 def test_unused_inputs_are_found_in_one_pass_over_the_text(tmp_path: Path) -> None:
-    from holdfast.cli.commands.workflow import _used
+    from holdfast.workflows.description import _used
 
     assert _used("inputs", "{{ inputs.a-b }} {{ inputs['c d'] }} inputs . e other.f inputs.g-h-i") == {
         *("a", "a-b", "c d", "e", "g", "g-h", "g-h-i", "")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import sys
 import time
 from collections import Counter
@@ -43,6 +41,7 @@ from holdfast.journal.provenance import me
 from holdfast.state.state import state_view
 from holdfast.stores.base import RunInfo, StoredCheckpoint
 from holdfast.values import RunStatus
+from holdfast.views.history import CheckpointView, checkpoint_list, latest_runs
 from holdfast.views.plain import CODEC, View, ViewCodec, plain
 from holdfast.views.run_view import annotation_at, annotation_views
 from holdfast.views.runs import find_checkpoint_info
@@ -52,28 +51,16 @@ TIMEOUT = 1.0
 """How many seconds to wait until the process that executes the run has recorded an annotation."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointView(View):
-    """A checkpoint of a run."""
+def _row(point: CheckpointView) -> list[str]:
+    """Return the cells of a table."""
+    saved = point.saved
+    steps = [_steps(saved.nodes), _steps(saved.next)]
+    return [saved.id, point.run_id, _wave(saved), *steps, local_time(saved.created_at), str(saved.size)]
 
-    JSON: ClassVar[str] = (
-        "checkpoint_id=saved.id run_id seq=saved.seq wave=saved.run_wave nodes=saved.nodes next=saved.next "
-        "created_at=saved.created_at bytes=saved.size"
-    )
 
-    run_id: str
-    saved: Checkpoint
-
-    @property
-    def wave(self) -> str:
-        """The number of the wave; empty for none."""
-        return "" if self.saved.run_wave is None else str(self.saved.run_wave)
-
-    def row(self) -> list[str]:
-        """Return the cells of a table."""
-        saved = self.saved
-        steps = [_steps(saved.nodes), _steps(saved.next)]
-        return [saved.id, self.run_id, self.wave, *steps, local_time(saved.created_at), str(saved.size)]
+def _wave(saved: Checkpoint) -> str:
+    """Return the number of the wave; empty for none."""
+    return "" if saved.run_wave is None else str(saved.run_wave)
 
 
 def _steps(nodes: tuple[str, ...]) -> str:
@@ -120,29 +107,16 @@ def list_checkpoints(session: Session, options: Options) -> None:
     if options.workflow is not None and not found:
         raise RunNotFound(f"no checkpoints of a workflow {options.workflow!r} in {session.url()}")
     columns = ("checkpoint", "run", "wave", "after", "next", "saved", "bytes")
-    session.print_rows("checkpoints", found, columns, CheckpointView.row, "no checkpoints in {url}")
+    session.print_rows("checkpoints", found, columns, _row, "no checkpoints in {url}")
 
 
 def _found(session: Session, options: Options) -> list[CheckpointView]:
     limit = options.limit
     if options.run is not None:
         infos = [session.run(options.run)]
-        store = session.store
-    else:  # A run that is not running was updated with its newest checkpoint.
-        workflow, store = session.workflow(options.workflow), session.store
-        running = store.runs(workflow=workflow, status=["running"])
-        others = store.runs(workflow=workflow, limit=limit)
-        known = {info.run: info for info in (*others, *running)}
-        infos = [info for info in known.values() if info.status != RunStatus.DAMAGED]
-    of_runs = [
-        [
-            CheckpointView(info.run, decode_checkpoint(info.key, each, info.run))
-            for each in store.checkpoints(info.run, limit=limit)
-        ]
-        for info in infos
-    ]
-    merged = heapq.merge(*of_runs, key=lambda found: (found.saved.created_at, found.saved.seq), reverse=True)
-    return list(itertools.islice(merged, limit))
+        return checkpoint_list(session.store, infos, limit)
+    workflow = session.workflow(options.workflow)
+    return checkpoint_list(session.store, latest_runs(session.store, workflow, limit), limit)
 
 
 @command(click.argument("checkpoint", metavar="ID|RUN@PLACE"), STORE, JSON, group=checkpoints)
@@ -181,7 +155,7 @@ def show(session: Session, options: Options) -> None:
             ("run", info.run),
             ("workflow", info.workflow),
             ("saved", local_time(saved.created_at)),
-            ("wave", point.wave),
+            ("wave", _wave(saved)),
             ("after", _steps(saved.nodes)),
             ("next", _steps(saved.next)),
             ("tags", ", ".join(said.tags)),

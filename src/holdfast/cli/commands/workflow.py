@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,11 @@ from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
 from holdfast.graph.graph import mermaid
 from holdfast.views.drawing import svg
-from holdfast.views.outlines import dot, folded, outline_text, steps_of, with_conditions
+from holdfast.views.outlines import dot, folded, outline_text
 from holdfast.views.runs import run_view
 from holdfast.views.terminal import count, one_line, visible
-from holdfast.workflows.model import Agent, Definition, Step, json_schema
-from holdfast.workflows.reading.problems import WorkflowInvalid
-from holdfast.workflows.scope import Layout
+from holdfast.workflows.description import described, outline_of, validated
+from holdfast.workflows.model import json_schema
 from holdfast.workflows.workflow import load_workflow
 
 TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
@@ -50,31 +49,12 @@ def validate(session: Session, options: Options) -> int:
     Example:
       holdfast validate workflows/*.yaml --strict
     """
-    reports = [_checked(path) for path in options.workflows]
+    reports = [validated(path) for path in options.workflows]
     bad = [report for report in reports if report["problems"] or (options.strict and report["warnings"])]
     session.print({"valid": not bad, "files": reports})
     for report in reports if not session.as_json else ():
         _print_report(report)
     return INVALID if bad else COMPLETED
-
-
-def _checked(path: Path) -> dict[str, Any]:
-    report: dict[str, Any] = {"file": str(path), "workflow": None, "steps": 0, "problems": [], "warnings": []}
-    try:
-        loaded = load_workflow(path)
-        report |= {"workflow": loaded.name, "steps": len(loaded.definition.steps)}
-        loaded.open("memory://").store.close()
-    except WorkflowInvalid as error:
-        report["problems"] = [_problem(problem) for problem in error.problems]
-        return report
-    report["warnings"] = warnings_of(loaded.definition, path.read_text("utf-8"))
-    return report
-
-
-def _problem(problem: Any) -> dict[str, Any]:
-    file, line, column = problem.position
-    place = {"file": file, "line": line, "column": column}
-    return {**place, "message": problem.message, "hint": problem.hint, "text": str(problem)}
 
 
 def _print_report(report: dict[str, Any]) -> None:
@@ -111,7 +91,7 @@ def inspect(session: Session, options: Options) -> None:
       holdfast workflow inspect report.yaml
     """
     outline, kinds = _outline(session, options.target)
-    session.print(_described(outline, kinds), f"{outline['name']}: {count(len(outline['nodes']), 'step')}")
+    session.print(described(outline, kinds), f"{outline['name']}: {count(len(outline['nodes']), 'step')}")
     if not session.as_json:
         click.echo(visible(outline_text(outline, kinds)))
 
@@ -148,13 +128,7 @@ def _outline(session: Session, target: str) -> tuple[dict[str, Any], dict[str, s
 
 def _outline_of_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     _refuse_capsule(path)
-    loaded = load_workflow(path)
-    app = loaded.open("memory://")
-    app.store.close()
-    steps = Layout(loaded.definition).steps
-    outline = with_conditions(folded(app.outline(), of_file=True), _routes(steps))
-    kinds = {name: f"{step.kind} for each" if step.for_each else step.kind for name, step in steps.items()}
-    return outline, kinds
+    return outline_of(load_workflow(path))
 
 
 def _refuse_capsule(path: Path) -> None:
@@ -163,31 +137,6 @@ def _refuse_capsule(path: Path) -> None:
             raise click.UsageError(
                 f"{path} is a capsule; look into it with: holdfast capsule import --inspect FILE"
             )
-
-
-def _routes(steps: Mapping[str, Step]) -> dict[str, list[tuple[str, str]]]:
-    return {
-        name: [
-            (route.to, route.when or ("otherwise" if len(step.routes) > 1 else "")) for route in step.routes
-        ]
-        for name, step in steps.items()
-        if step.routes
-    }
-
-
-def _described(outline: Mapping[str, Any], kinds: dict[str, str]) -> dict[str, Any]:
-    steps = [
-        {
-            "name": step.name,
-            "kind": kinds.get(step.name),
-            "layer": step.layer or None,
-            "next": step.routes,
-            "waits_for": step.waits_for,
-            "steps": None if step.inner is None else _described(step.inner, kinds)["steps"],
-        }
-        for step in steps_of(outline)
-    ]
-    return {"name": outline["name"], "steps": steps}
 
 
 @command(option("-o --output", "Write it to this file.", type=file_path()), group=workflow)
@@ -252,58 +201,3 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, "utf-8")
     except OSError as error:
         raise click.FileError(str(file), f"{error.strerror}; choose another path") from None
-
-
-# Warnings of `holdfast validate`.
-
-
-WRITING = ("POST", "PATCH")
-
-
-def warnings_of(definition: Definition, text: str) -> list[str]:
-    """Return every warning about a workflow, with the remedy; `text` is the file's."""
-    steps = [each for step in definition.steps for each in (step, *step.members)]
-    calls_python = any(step.python is not None for step in steps)  # It may get all inputs and constants.
-    found = [] if calls_python else [*_unused(definition, text)]
-    for step in steps:
-        found += _about(step)
-    if any(step.agent is not None for step in steps) and definition.workflow.limits.budget is None:
-        found.append("agents may spend without bounds; set limits.budget, in US dollars")
-    return found
-
-
-def _unused(definition: Definition, text: str) -> Iterator[str]:
-    for kind, names in (("inputs", definition.workflow.inputs), ("vars", definition.workflow.vars)):
-        if not names or re.search(rf"\b{kind}\s*+(?![\s.\[:\w])", text):
-            continue
-        used = _used(kind, text)
-        for name in names:
-            if name not in used:
-                yield f"{kind}.{name} is declared and never used; use it or remove it"
-
-
-def _used(kind: str, text: str) -> set[str]:
-    """Return the names that are read of `inputs` or `vars`; after a dot, `a-b` may be a name, or a difference."""
-    found: set[str] = set()
-    for dotted, quoted in re.findall(
-        rf"\b{kind}\s*+(?:\.\s*+([\w-]++)|\[\s*+['\"]([^'\"]{{0,200}}+)['\"])", text
-    ):
-        words = dotted[:200].split("-")
-        found.update("-".join(words[:count]) for count in range(1, len(words) + 1))
-        found.add(quoted)
-    return found
-
-
-def _about(step: Step) -> Iterator[str]:
-    if isinstance(step.agent, Agent) and step.agent.api_key and "secrets" not in step.agent.api_key:
-        yield f"step {step.name!r} has its api_key in the file; write {{{{ secrets.NAME }}}} instead"
-    if step.shell is not None and step.timeout is None:
-        yield f"step {step.name!r} may run for ever; give it a timeout"
-    method = ""
-    if (http := step.http) is not None:
-        method = http.method or ("POST" if http.json_ is not None or http.body is not None else "GET")
-    if method in WRITING and step.idempotent and step.if_interrupted is None:
-        yield (
-            f"step {step.name!r} sends a {method}, which is repeated if the process dies in it; "
-            "say `idempotent: false`, or `if_interrupted: rerun` if that does no harm"
-        )

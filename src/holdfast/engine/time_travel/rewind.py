@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from holdfast import clock
 from holdfast.engine.confirmation import confirm
 from holdfast.engine.continuation import go_on, reconciled_graph
-from holdfast.engine.graph_changes import renamed_outline, sources_turned
+from holdfast.engine.graph_changes import Reconciled, renamed_outline, sources_turned
 from holdfast.engine.owner import this_owner
 from holdfast.engine.resume import ResumeOptions, as_journalled
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Caller, Outcome, Settings
+from holdfast.engine.submission import Place
 from holdfast.engine.time_travel.checkpoints import Position, find_position
 from holdfast.engine.time_travel.edits import (
     Access,
@@ -33,6 +34,7 @@ from holdfast.errors import (
     StateInvalid,
     problem_of,
 )
+from holdfast.events import Observer
 from holdfast.graph.graph import outline_at
 from holdfast.journal.checkpoint_ids import checkpoint_id, mark_facts, new_run_key
 from holdfast.journal.copying import add_snapshot
@@ -372,6 +374,24 @@ async def rerun_step(
     return await _run_on(runner, fork.loaded, fork.writer, plan, resuming, caller, options, fork)
 
 
+async def queue_rerun(runner: Runner, target: str, step: str, options: RerunOptions, place: Place) -> RunInfo:
+    """Store a new run in which workers run a step of a run, and what follows it, again; return its facts."""
+    loaded, plan = plan_step(runner, target, step, options)
+    resuming = ResumeOptions(config=options.config, trust=options.trust)
+    resuming.check(runner.settings.graph)
+    if options.in_place:
+        raise CannotRerun("workers run a step again in a new run; a rerun in place is executed at once")
+    confirm(runner.journal, loaded.info, loaded.run, options.trust, options.config)
+    run, access = runner.new_run_id(options.run_id), Access.of(runner.settings)
+    fork = begin_fork(access, plan.base, plan.seq or 0, run, updated=bool(options.update), plan=plan)
+    fork.writer.record(plan.reusing(elsewhere=True))
+    await _record_differences(runner, fork.loaded, fork.writer, plan, resuming, options, None)
+    fork.writer.record(RunEnded(RunStatus.QUEUED))
+    fork.writer.set_info(place.on(fork.writer.info))
+    await fork.store()
+    return fork.writer.info
+
+
 async def rewind(
     runner: Runner,
     loaded: Loaded,
@@ -403,13 +423,27 @@ async def _run_on(
     fork: Fork | None = None,
 ) -> Outcome:
     """Record what is different this time, before anything runs, and go on."""
+    reconciled = await _record_differences(runner, loaded, writer, plan, options, overrides, caller.observer)
+    if fork is not None:
+        await fork.store()
+    return await go_on(runner, loaded, writer, reconciled._replace(records=()), options, caller)
+
+
+async def _record_differences(
+    runner: Runner,
+    loaded: Loaded,
+    writer: Writer,
+    plan: Rerun,
+    options: ResumeOptions,
+    overrides: RerunOptions,
+    observer: Observer | None,
+) -> Reconciled:
+    """Record what is different this time, and where the run goes on; return what it goes on with."""
     for steered in await restarted_graphs(runner.settings, writer.run, writer.info.run, options.remap or {}):
         writer.record(steered)
-    reconciled = reconciled_graph(runner, loaded, options, caller.observer)
+    reconciled = reconciled_graph(runner, loaded, options, observer)
     for record in reconciled.records:
         writer.record(record)
     overrides.record(writer, reconciled.settings, plan.step)
     writer.mark(mark_of(writer.run))
-    if fork is not None:
-        await fork.store()
-    return await go_on(runner, loaded, writer, reconciled._replace(records=()), options, caller)
+    return reconciled

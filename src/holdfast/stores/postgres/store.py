@@ -30,6 +30,7 @@ from holdfast.stores.base import (
     RunInfo,
     RunSize,
     Snapshot,
+    StatusCount,
     StoredCheckpoint,
     check,
     end_of_prefix,
@@ -92,6 +93,7 @@ _FILTERS = {
     "end": "run <",
     "before": "updated_at <",
     "parent": "parent =",
+    "since": "updated_at >=",
 }
 _SUM = "coalesce(sum(octet_length(body)), 0)::bigint AS size"
 _SIZES = (
@@ -186,12 +188,23 @@ class PostgresStore(BaseStore):
         rows = self._rows(_NEWEST, runs=[to_column(run) for run in runs]) if runs else []
         return {from_column(row[0]): StoredCheckpoint(*row[1:]) for row in rows}
 
+    def count_runs(self) -> dict[str, StatusCount]:
+        """Return how many runs there are of each status, in one round trip."""
+        rows = self._rows(
+            "SELECT status, count(*), min(updated_at) FROM run WHERE namespace = %(namespace)s GROUP BY status"
+        )
+        return {from_column(status): StatusCount(runs, oldest) for status, runs, oldest in rows}
+
     def snapshot(self, run: str, upto: int | None = None) -> Snapshot | None:
         rows = self._rows(_SNAPSHOT, run=to_column(run), upto=Int8(within(upto)))
         return Snapshot(*rows[0]) if rows else None
 
     def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
-        limit, status = wanted.pop("limit", None), wanted.pop("status", None)
+        limit, status, past = (
+            wanted.pop("limit", None),
+            wanted.pop("status", None),
+            wanted.pop("past", None),
+        )
         values: dict[str, Any] = {
             name: to_column(value) if isinstance(value, str) else value
             for name, value in wanted.items()
@@ -200,6 +213,9 @@ class PostgresStore(BaseStore):
         if "prefix" in values and (end := end_of_prefix(values["prefix"])):
             values["end"] = end
         where = ["namespace = %(namespace)s", *(f"{_FILTERS[name]} %({name})s" for name in values)]
+        if past is not None:
+            values["latest"], values["last"] = past[0], to_column(past[1])
+            where.append("updated_at <= %(latest)s AND (updated_at < %(latest)s OR run.run > %(last)s)")
         if status is not None:
             values["statuses"] = sorted({to_column(each) for each in status})
             where.append("status = wanted")

@@ -29,6 +29,7 @@ from holdfast.stores.base import (
     RunInfo,
     RunSize,
     Snapshot,
+    StatusCount,
     StoredCheckpoint,
     check,
     check_namespace,
@@ -86,6 +87,7 @@ _FILTERS = {
     "prefix": "run >= ?",
     "before": "updated_at < ?",
     "parent": "parent = ?",
+    "since": "updated_at >= ?",
 }
 
 
@@ -157,12 +159,19 @@ class SqliteStore(BaseStore):
         return value_of(Snapshot, rows[0], run) if rows else None
 
     def runs(self, **wanted: Unpack[RunFilter]) -> list[RunInfo]:
-        limit, status = wanted.pop("limit", None), wanted.pop("status", None)
+        limit, status, past = (
+            wanted.pop("limit", None),
+            wanted.pop("status", None),
+            wanted.pop("past", None),
+        )
         given = {name: value for name, value in wanted.items() if value is not None}
         where, values = [_FILTERS[name] for name in given], list(given.values())
         if (prefix := wanted.get("prefix")) and (end := end_of_prefix(prefix)):
             where.append("run < ?")
             values.append(end)
+        if past is not None:
+            where.append("updated_at <= ? AND (updated_at < ? OR run > ?)")
+            values += [past[0], *past]
         if status is not None:
             where.append(f"status IN ({', '.join('?' * len(status))})")
             values.extend(status)
@@ -186,6 +195,11 @@ class SqliteStore(BaseStore):
 
     def inbox(self, run: str, after: int = 0) -> list[Message]:
         return [value_of(Message, row, run) for row in self._rows(_INBOX, (run, within(after)))]
+
+    def count_runs(self) -> dict[str, StatusCount]:
+        """Return how many runs there are of each status; an index has all that this reads."""
+        rows = self._rows("SELECT status, count(*), min(updated_at) FROM runs GROUP BY status", ())
+        return {status: StatusCount(runs, oldest) for status, runs, oldest in rows}
 
     def footprint(self) -> Footprint:
         """Return the place and the size of the file."""

@@ -166,6 +166,27 @@ class Reading(Opening):
         assert listed(before=3.0) == "cda" and listed(before=1.0) == ""
         assert listed(before=2.0, workflow="x") == "a" and listed(before=3.0, status=["failed"]) == "c"
 
+    def test_runs_are_listed_page_by_page_and_counted(self, store: Store) -> None:
+        """`past` is where a page ends: the next one has each of the other runs once, whatever else is filtered."""
+        for place, run in enumerate("abcdef"):
+            status = "failed" if run in "bcf" else "paused"
+            create(
+                store, run, updated_at=float(place // 2), workflow="x" if run < "e" else "y", status=status
+            )
+
+        def pages(size: int, **filters: object) -> list[str]:
+            found: list[str] = []
+            past: tuple[float, str] | None = None
+            while page := store.runs(past=past, limit=size, **filters):  # type: ignore[arg-type]
+                found.append("".join(each.run for each in page))
+                past = page[-1].updated_at, page[-1].run
+            return found
+
+        assert pages(1) == list("efcdab") and pages(4) == ["efcd", "ab"] and pages(5) == ["efcda", "b"]
+        assert pages(2, status=["failed"]) == ["fc", "b"] and pages(1, workflow="x") == list("cdab")
+        assert pages(2, status=["failed", "paused"], since=1.0) == ["ef", "cd"]
+        assert base.count_runs(store) == {"failed": (3, 0.0), "paused": (3, 0.0)}
+
     def test_the_newest_checkpoint_of_each_of_many_runs(self, store: Store) -> None:
         """The newest mark of each of many runs, for those that have one."""
         create(store, "a", upto=3)

@@ -1,0 +1,436 @@
+"""Reading the workflows and runs of a store, as plain data that JSON can carry."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from holdfast import clock
+from holdfast.engine.owner import liveness
+from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
+from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_forks, run_history
+from holdfast.errors import INVALID, CheckpointNotFound, HoldfastError
+from holdfast.fleet.queues import held_back, is_postgres, queue_lines
+from holdfast.fleet.schedules import Schedules
+from holdfast.integrity.check import check_store
+from holdfast.journal.checkpoint_ids import decode_checkpoint
+from holdfast.journal.journal import Journal, unknown_run
+from holdfast.service import catalogue
+from holdfast.service.catalogue import Catalogue
+from holdfast.state.state import state_view
+from holdfast.stores.base import RunInfo, StatusCount, count_runs
+from holdfast.values import END, START, RunStatus
+from holdfast.views import usage
+from holdfast.views.charges import row_of, rows
+from holdfast.views.history import CheckpointView, checkpoint_list, latest_runs
+from holdfast.views.outlines import folded, steps_of
+from holdfast.views.plain import CODEC, ViewCodec, plain
+from holdfast.views.run_view import PauseView, RunLine, RunView, annotation_at
+from holdfast.views.runs import find_checkpoint_info, find_run_info, lines_of, run_line, run_pauses, run_view
+from holdfast.views.timeline import Timeline
+from holdfast.workflows.model import json_schema
+
+MOST_LISTED = 500
+"""How many runs, checkpoints or events one answer has at most."""
+
+MOST_LOOKED_AT = 5_000
+"""How many runs are looked at for one page of a search by tag or text; the cursor then goes on after them."""
+
+MOST_COSTED = 1_000
+"""How many runs, the latest, are added up for costs."""
+
+COUNTED_FOR = 20.0
+"""For how many times as long as counting the runs took its result is kept, so that counting never takes all time."""
+
+
+class RequestInvalid(HoldfastError):
+    """What was asked for makes no sense: a cursor, a limit, a status or a name."""
+
+    exit_code = INVALID
+
+
+class Reader:
+    """Everything that a service can be asked about; nothing here changes a store."""
+
+    def __init__(self, journal: Journal, workflows: Catalogue) -> None:
+        self.journal, self.store, self.catalogue = journal, journal.store, workflows
+        self._counted: tuple[float, dict[str, StatusCount]] = (float("-inf"), {})
+
+    # Workflows.
+
+    def workflows(self) -> list[dict[str, Any]]:
+        """Return every workflow in a few facts."""
+        return [catalogue.summary(offered) for offered in self.catalogue.offered]
+
+    def workflow(self, name: str) -> dict[str, Any]:
+        """Return a workflow: its description, its inputs and its steps."""
+        return catalogue.description(self.catalogue.find(name))
+
+    def schema(self, name: str | None = None) -> dict[str, Any]:
+        """Return the JSON Schema of a workflow's inputs, or, without a name, of workflow files."""
+        return json_schema() if name is None else catalogue.input_schema(self.catalogue.find(name))
+
+    def validate(self, text: str) -> dict[str, Any]:
+        """Return the problems and warnings of the text of a workflow file."""
+        return catalogue.validation(text)
+
+    # Lists of runs.
+
+    def counts(self) -> dict[str, int]:
+        """Return how many runs there are of each status, as of a few seconds ago at most."""
+        found = self.status_counts()
+        return {str(status): found[status].runs for status in RunStatus if status in found}
+
+    def status_counts(self) -> dict[str, StatusCount]:
+        """Return how many runs there are of each status, and how old the oldest is."""
+        until, found = self._counted
+        begun = clock.monotonic()
+        if begun > until:
+            found = count_runs(self.store)
+            now = clock.monotonic()
+            self._counted = now + COUNTED_FOR * (now - begun), found
+        return found
+
+    def runs(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        workflow: str | None = None,
+        tag: str | None = None,
+        text: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        counts: bool = False,
+    ) -> dict[str, Any]:
+        """Return a page of runs, the last updated first, and the cursor of the next page.
+
+        `text` is a part of a run's id or of its workflow's name. `since` and `until` bound the time of the last
+        update, in seconds since 1970. With `counts`, how many runs the store has of each status.
+        """
+        statuses = [status] if isinstance(status, str) else None if status is None else list(status)
+        for each in statuses or ():
+            if each not in tuple(RunStatus):
+                raise RequestInvalid(f"there is no status {each!r:.80}; there are {', '.join(RunStatus)}")
+        limit = _limit(limit)
+        wanted = {"status": statuses, "workflow": workflow, "since": since, "before": until}
+        found, past = self._page(wanted, tag, text, limit, _read_cursor(cursor))
+        lines = lines_of(self.journal, found, liveness(self.store))
+        page = {"runs": [line.as_json() for line in lines], "next": past and _cursor(past)}
+        return {**page, "counts": self.counts()} if counts else page
+
+    def _page(
+        self,
+        wanted: Mapping[str, Any],
+        tag: str | None,
+        text: str | None,
+        limit: int,
+        past: tuple[float, str] | None,
+    ) -> tuple[list[RunInfo], tuple[float, str] | None]:
+        """Return the runs of a page, and where the next one begins, if there is one."""
+        found: list[RunInfo] = []
+        looked = 0
+        while True:
+            size = limit + 1 if tag is None and text is None else MOST_LISTED
+            batch = self.store.runs(past=past, limit=size, **wanted)
+            for info in batch:
+                if len(found) == limit:
+                    return found, (found[-1].updated_at, found[-1].run)
+                past = info.updated_at, info.run
+                if _matches(info, tag, text):
+                    found.append(info)
+            looked += len(batch)
+            if len(batch) < size:
+                return found, None
+            if looked >= MOST_LOOKED_AT:
+                return found, past
+
+    # One run.
+
+    def _info(self, run_id: str) -> RunInfo:
+        found = self.store.runs(run=run_id)
+        if not found:
+            raise unknown_run(self.store, run_id, "run")
+        return found[0]
+
+    def _view(self, run_id: str) -> RunView:
+        return run_view(self.journal, self._info(run_id).run, is_alive=liveness(self.store))
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """Return a run: status, progress, steps, what it waits for, inputs, output, costs."""
+        view = self._view(run_id)
+        facts = view.as_json()
+        steps = [step for step in view.steps if step.status != "skipped"]
+        done = sum(step.status == "completed" for step in steps)
+        return {
+            **facts,
+            "pauses": [pause_facts(pause) for pause in view.pauses],
+            "held": self._held(view.line),
+            "progress": {"done": done, "total": len(steps)},
+        }
+
+    def status(self, run_id: str) -> dict[str, Any]:
+        """Return the status of a run and what it waits for; cheap however long the run is."""
+        info = self._info(run_id)
+        line = run_line(self.journal, info, liveness(self.store))
+        pauses = run_pauses(self.journal, info) if line.status == RunStatus.PAUSED else ()
+        facts = [pause_facts(pause) for pause in pauses]
+        return {**line.as_json(), "pauses": facts, "held": self._held(line), "goes_on": line.goes_on}
+
+    def _held(self, line: RunLine) -> str | None:
+        is_executed = line.status == RunStatus.RUNNING and not line.is_dead
+        is_theirs = line.goes_on and bool(line.queue) and not is_executed
+        return held_back(self.store, line.run_id) if is_theirs else None
+
+    def steps(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the steps of a run, each with its status, attempts and times."""
+        return [step.as_json() for step in self._view(run_id).steps]
+
+    def step(self, run_id: str, name: str) -> dict[str, Any]:
+        """Return a step of a run with its output, its errors, what it cost, and the events that tell of it."""
+        view = self._view(run_id)
+        found = view.step(name)
+        if found is None:
+            known = ", ".join(step.name for step in view.steps)
+            raise RequestInvalid(f"run {run_id!r} has no step {name!r:.200}; it has {known:.2000}")
+        view.codec.renew()
+        cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
+        events = [each for each in self.events(run_id, limit=MOST_LISTED) if _is_of(each["step"], name)]
+        return {
+            **found.as_json(full=True),
+            "cost": cost[0].as_json() if cost else None,
+            "events": events,
+        }
+
+    def state(
+        self, run_id: str, checkpoint: str | None = None, keys: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Return the state of a run, now or at a checkpoint: an id, or `@3`, `@-1`, `@STEP`."""
+        target = run_id if checkpoint is None else checkpoint
+        if checkpoint is not None and checkpoint.startswith("@"):
+            target = f"{run_id}{checkpoint}"
+        found = find_position(self.store, target)
+        if found.info.run != run_id:
+            raise CheckpointNotFound(f"checkpoint {checkpoint} is one of run {found.info.run!r}")
+        view = run_view(self.journal, run_id, upto=found.seq)
+        point = checkpoint_at(self.store, found)
+        values = plain(view.visible_state) if keys is None else {key: plain(view.value(key)) for key in keys}
+        ident = None if point is None else point.id
+        return {"run_id": run_id, "checkpoint_id": ident, "state": values}
+
+    def history(self, run_id: str, limit: int = 50, before: str | None = None) -> dict[str, Any]:
+        """Return a page of a run's checkpoints, newest first, each with what happened since the one before."""
+        self._info(run_id)
+        page = run_history(self.journal, run_id, limit=_limit(limit), before=before)
+        return {**page.as_json(), "next": page[-1].id if page.more and len(page) else None}
+
+    def forks(self, run_id: str) -> dict[str, Any]:
+        """Return the runs that a run comes from, and those that come from it."""
+        self._info(run_id)
+        return run_forks(self.journal, run_id).as_json()
+
+    def diff(self, one: str, other: str | None = None, keys: Sequence[str] = ()) -> dict[str, Any]:
+        """Return what differs between two checkpoints, or between one and the one before it."""
+        return diff_states(self.journal, one, other, keys=keys).as_json()
+
+    def compare(self, one: str, other: str) -> dict[str, Any]:
+        """Return what two runs did differently."""
+        return compare_runs(self.journal, one, other).as_json()
+
+    # Checkpoints.
+
+    def checkpoints(
+        self, run_id: str | None = None, workflow: str | None = None, limit: int = 50
+    ) -> list[dict[str, Any]]:
+        """Return the newest checkpoints of a run, of a workflow or of the store, newest first."""
+        limit = _limit(limit)
+        infos = (
+            latest_runs(self.store, workflow, limit)
+            if run_id is None
+            else [find_run_info(self.journal, run_id)]
+        )
+        return [point.as_json() for point in checkpoint_list(self.store, infos, limit)]
+
+    def checkpoint(self, ident: str) -> dict[str, Any]:
+        """Return a checkpoint: its place in the run, its state, its tags and notes."""
+        info, seq = find_checkpoint_info(self.journal, ident)
+        stored = self.store.checkpoints(info.run, before=seq + 1, limit=1)[0]
+        saved, codec = decode_checkpoint(info.key, stored, info.run), ViewCodec()
+        run = self.journal.load(info, codec, seq).run
+        state = state_view(run.root.cells, codec, info.run, saved.id, run.root.last_node, run.updated_at)
+        said = annotation_at(info, self.journal.load(info, CODEC).run, seq)
+        facts = {"workflow": info.workflow, "status": run.status, "state": plain(state)}
+        return {**CheckpointView(info.run, saved).as_json(), **facts, **said.as_json()}
+
+    # Events.
+
+    def events(self, run_id: str, after: str | int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the events of a run after one of them; `id` is `SEQ.N`, the n-th event of an entry of the journal."""
+        found: list[dict[str, Any]] = []
+        for each in self.follow(run_id, after).read():
+            found.append(each)
+            if limit is not None and len(found) >= limit:
+                break
+        return found
+
+    def follow(self, run_id: str, after: str | int = 0) -> Following:
+        """Return a position in the events of a run, to read on from as the run goes on."""
+        return Following(self.journal, self._info(run_id).run, after)
+
+    # Graphs.
+
+    def graph(self, *, run_id: str | None = None, workflow: str | None = None) -> dict[str, Any]:
+        """Return the nodes and edges of a workflow for drawing; of a run with the status of each step."""
+        if (run_id is None) == (workflow is None):
+            raise RequestInvalid("give either a run or a workflow")
+        if run_id is None:
+            offered = self.catalogue.find(str(workflow))
+            outline = folded(offered.app.outline(), of_file=offered.file is not None)
+            return _drawn(outline, {})
+        view = self._view(run_id)
+        if not view.outline:
+            return {"name": view.line.workflow, "nodes": [], "edges": []}
+        outline = folded(view.outline, of_file=view.workflow_file is not None)
+        return _drawn(outline, {step.name: step.as_json() for step in view.steps})
+
+    # Costs, the fleet, health.
+
+    def costs(self, by: str = "workflow", since: float | None = None) -> dict[str, Any]:
+        """Return what the latest runs used, by workflow, model, run, step or day."""
+        if by not in ("workflow", "model", "run", "step", "day"):
+            raise RequestInvalid(f"costs are added up by workflow, model, run, step or day, not {by!r:.80}")
+        infos = self.store.runs(since=since, limit=MOST_COSTED)
+        unread: list[str] = []
+        charges = list(
+            usage.charges_of(
+                self.journal,
+                [info.run for info in infos],
+                since=since,
+                unreadable=lambda run, error: unread.append(run),
+            )
+        )
+        return {
+            "by": by,
+            "runs": len(infos),
+            "total": row_of("total", charges).as_json(),
+            "rows": [row.as_json() for row in rows(charges, by)][:MOST_LISTED],
+            "unreadable": unread,
+        }
+
+    def cost(self, run_id: str) -> dict[str, Any]:
+        """Return what a run has used, by step and by model."""
+        return usage.ledger(self.journal, self._info(run_id).run).as_json()
+
+    def fleet(self) -> dict[str, Any]:
+        """Return the queues, the schedules, and the processes that execute runs."""
+        owners: dict[tuple[str, int], dict[str, Any]] = {}
+        running = self.store.runs(status=[RunStatus.RUNNING], limit=MOST_LISTED)
+        for line in lines_of(self.journal, running, liveness(self.store)):
+            place = line.owner.host, line.owner.pid
+            known = owners.setdefault(place, {**line.owner.as_json(), "runs": []})
+            known["runs"].append(line.run_id)
+        schedules = Schedules(self.store).lines() if is_postgres(self.store) else []
+        return {
+            "queues": [line.as_json() for line in queue_lines(self.store)],
+            "schedules": [line.as_json() for line in schedules],
+            "workers": list(owners.values()),
+        }
+
+    def fsck(self) -> dict[str, Any]:
+        """Return whether the runs of the store are intact."""
+        return check_store(self.store, seal=self.journal.seal).as_json()
+
+
+class Following:
+    """The events of a run as plain data with ids, read on from a position."""
+
+    def __init__(self, journal: Journal, run_id: str, after: str | int) -> None:
+        seq, number = _read_event_id(after)
+        self._skip = (seq, number)
+        self._timeline = Timeline(journal, run_id, max(0, seq - 1))
+
+    @property
+    def status(self) -> str:
+        """The run's status at that position."""
+        return str(self._timeline.status)
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the events that were stored since the last read."""
+        last, number = 0, 0
+        for each in self._timeline.read():
+            number = number + 1 if each.seq == last else 0
+            last = each.seq
+            if (each.seq, number) > self._skip:
+                yield {"id": f"{each.seq}.{number}", **each.as_json()}
+
+
+def _read_event_id(after: str | int) -> tuple[int, int]:
+    """Return the place of an event; a number alone stands for a whole entry."""
+    seq, dot, number = str(after).partition(".")
+    if not seq.isdecimal() or len(seq) > 10 or (dot and (not number.isdecimal() or len(number) > 10)):
+        raise RequestInvalid(f"{after!r:.80} is no id of an event; those look like 12.0")
+    return int(seq), int(number) if dot else 1 << 40
+
+
+def _is_of(step: str, name: str) -> bool:
+    """Return whether the id of a step is one of a step with that name."""
+    return "/".join(part.partition("#")[0].partition(":")[0] for part in step.split("/")) == name
+
+
+def pause_facts(pause: PauseView) -> dict[str, Any]:
+    """Return a pause as plain data, with the name that an answer is given under, and an example of one."""
+    facts = {key: value for key, value in pause.as_json().items() if key != "command"}
+    takes_answer = not (pause.is_gate or pause.is_wait)
+    return {
+        **facts,
+        "question": pause.handle if takes_answer else None,
+        "example": pause.example if takes_answer else None,
+        "takes_answer": takes_answer,
+    }
+
+
+def _drawn(outline: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    nodes, edges = [], []
+    for step in steps_of(outline):
+        known = steps.get(step.name, {})
+        nodes.append({"name": step.name, "layer": step.layer or None, "status": known.get("status")})
+        edges += [
+            {"from": step.name, "to": "$end" if route.to == END else route.to, "when": route.when}
+            for route in step.routes
+        ]
+    first = [edge[1] for edge in outline["edges"] if edge[0] == START]
+    first += [target for source, targets in outline["routes"] if source == START for target in targets]
+    edges = [{"from": "$start", "to": name, "when": ""} for name in dict.fromkeys(first)] + edges
+    return {"name": outline["name"], "nodes": nodes, "edges": edges}
+
+
+def _limit(limit: int) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_LISTED:
+        raise RequestInvalid(f"limit must be a whole number from 1 to {MOST_LISTED}, not {limit!r:.80}")
+    return limit
+
+
+def _matches(info: RunInfo, tag: str | None, text: str | None) -> bool:
+    if tag is not None and tag not in info.tags:
+        return False
+    return text is None or text.casefold() in f"{info.run}\n{info.workflow}".casefold()
+
+
+def _cursor(past: tuple[float, str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([past[0].hex(), past[1]]).encode()).decode().rstrip("=")
+
+
+def _read_cursor(text: str | None) -> tuple[float, str] | None:
+    if not text:
+        return None
+    with contextlib.suppress(ValueError, binascii.Error, TypeError, OverflowError, RecursionError):
+        at, run = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        if isinstance(at, str) and isinstance(run, str):
+            run.encode()
+            return float.fromhex(at), run
+    raise RequestInvalid(f"{text!r:.80} is no cursor; take `next` of the page before")
