@@ -1,4 +1,4 @@
-.PHONY: check coverage lint types format docs site
+.PHONY: check coverage lint types format docs site recording
 PYTHON ?= .venv/bin/python
 
 # All that CI checks: tests, format, lint and types.
@@ -30,3 +30,7 @@ docs:
 # Build the documentation as a site in build/site; needs the extra docs.
 site:
 	$(PYTHON) docs/make_site.py
+
+# Record the demo for the readme.
+recording:
+	$(PYTHON) docs/make_recording.py
