@@ -29,8 +29,9 @@ GROUPS: dict[str, str] = {
     "Running them": "App resume register Outcome Stats Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
     "State": "State append merge add union keep_last register_type",
     "Policies": "CheckpointPolicy Retention",
-    "Stores": "open_store copy_runs CopyReport RunInfo",
-    "Time travel": "ResumePlan PlannedStep Rerun",
+    "Functions": "workflow step ask sleep",
+    "Stores": "open_store RunInfo",
+    "Time travel": "ResumePlan",
 }
 """The names of the package itself, by what they are for."""
 

@@ -25,7 +25,7 @@ LAYERS = (
     {"demo", "testing", "tracing"},
     {"service"},
     {"fleet"},
-    {"workflows", "dags"},
+    {"workflows", "dags", "functions"},
     {"graph.configured"},
     {"graph.builder"},
     {"checkpoints", "capsules", "integrity", "patterns"},

@@ -1,8 +1,8 @@
 """Holdfast: workflows that journal every step before and after it runs, and resume after anything.
 
 Names are loaded when they are first used, so that importing the package costs next to nothing. What is not for every
-day is in packages: `holdfast.fleet`, `.capsules`, `.checkpoints`, `.errors`, `.events`, `.integrity`, `.state`,
-`.stores`, `.testing`, `.tracing`, `.views`, `.workflows`.
+day is in packages: `holdfast.fleet`, `.capsules`, `.checkpoints`, `.errors`, `.events`, `.functions`, `.integrity`,
+`.state`, `.stores`, `.testing`, `.tracing`, `.views`, `.workflows`.
 """
 
 from importlib import import_module

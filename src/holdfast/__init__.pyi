@@ -6,7 +6,6 @@ from holdfast.engine.blocking import RunTerminated as RunTerminated
 from holdfast.engine.commands.control import Receipt as Receipt
 from holdfast.engine.context import Context as Context
 from holdfast.engine.once import StopSignal as StopSignal
-from holdfast.engine.resume_plan import PlannedStep as PlannedStep
 from holdfast.engine.resume_plan import ResumePlan as ResumePlan
 from holdfast.engine.runner import register as register
 from holdfast.engine.settings import CheckpointPolicy as CheckpointPolicy
@@ -14,9 +13,6 @@ from holdfast.engine.settings import Outcome as Outcome
 from holdfast.engine.settings import Pause as Pause
 from holdfast.engine.settings import Retention as Retention
 from holdfast.engine.settings import Stats as Stats
-from holdfast.engine.time_travel.rerun import Rerun as Rerun
-from holdfast.engine.transfer import CopyReport as CopyReport
-from holdfast.engine.transfer import copy_runs as copy_runs
 from holdfast.errors import AnswerRejected as AnswerRejected
 from holdfast.errors import AnswerTimeout as AnswerTimeout
 from holdfast.errors import CannotRerun as CannotRerun
@@ -43,11 +39,18 @@ from holdfast.errors import RunConflict as RunConflict
 from holdfast.errors import RunExists as RunExists
 from holdfast.errors import RunFinished as RunFinished
 from holdfast.errors import RunNotFound as RunNotFound
+from holdfast.errors import RunPaused as RunPaused
 from holdfast.errors import StateInvalid as StateInvalid
+from holdfast.errors import StepChanged as StepChanged
+from holdfast.errors import StepError as StepError
 from holdfast.errors import StepTimeout as StepTimeout
 from holdfast.errors import StoreError as StoreError
 from holdfast.errors import UnknownWorkflow as UnknownWorkflow
 from holdfast.events import Event as Event
+from holdfast.functions.builtin_steps import ask as ask
+from holdfast.functions.builtin_steps import sleep as sleep
+from holdfast.functions.steps import step as step
+from holdfast.functions.workflows import workflow as workflow
 from holdfast.graph.builder import StateGraph as StateGraph
 from holdfast.graph.graph import Command as Command
 from holdfast.graph.graph import Retry as Retry

@@ -33,6 +33,7 @@ class Remedy:
 
 
 IN_PYTHON = {
+    "answer": "answer with app.answer({run!r}, …)",
     "begin_own_run": "begin a run of your own with what the run holds",
     "cancel": "stop it with app.cancel({run!r})",
     "choose_run_id": "give the new run another run_id",
@@ -245,6 +246,33 @@ class GraphChanged(HoldfastError):
 
 class MigrationFailed(GraphChanged):
     """The state of a run cannot be brought to the version that the graph has; the run is as it was."""
+
+
+class StepChanged(GraphChanged):
+    """A workflow's function calls a finished step with other arguments than those that its result was recorded for."""
+
+    step: str = ""
+    recorded: str = ""
+    given: str = ""
+
+
+class StepError(HoldfastError):
+    """Stands for a recorded error of a step whose type is not loaded in this process; `type` is its name."""
+
+    type: str = ""
+    message: str = ""
+
+
+class RunPaused(HoldfastError):
+    """A workflow's function cannot return yet: its run waits, for an answer or for a time; `outcome` says for what."""
+
+    run_id: str = ""
+    outcome: Any = None
+
+    @property
+    def pauses(self) -> tuple[Any, ...]:
+        """What the run waits for."""
+        return () if self.outcome is None else self.outcome.pauses
 
 
 class PlanOutdated(HoldfastError):

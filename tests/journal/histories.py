@@ -16,13 +16,17 @@ from holdfast import (
     CommandRefused,
     ExecutionError,
     Retry,
+    RunPaused,
     Send,
     StateGraph,
     append,
+    ask,
     keep_last,
     merge,
     open_store,
+    step,
     union,
+    workflow,
 )
 from holdfast.engine.transfer import copy_runs
 from holdfast.journal.encoding import Track
@@ -236,6 +240,33 @@ def confirmed(store: Store) -> None:
     chain("a", "b").compile(store).resume("r", trust=True)
 
 
+def called(store: Store) -> None:
+    """A function that calls steps: one fails and is caught, one asks, another workflow is called."""
+
+    @step
+    def double(n: int) -> int:
+        return 2 * n
+
+    @step
+    def refuse() -> None:
+        raise ValueError("no")
+
+    @workflow
+    def inner(n: int) -> int:
+        return double(n) + 1
+
+    @workflow(store=store)
+    def outer(n: int) -> int:
+        with contextlib.suppress(ValueError):
+            refuse()
+        total = double(n) + inner(n)
+        return total if ask("Go on?") else 0
+
+    with contextlib.suppress(RunPaused):
+        outer.run(3, run_id="r")
+    outer.resume("r", True)
+
+
 KINDS: dict[str, Callable[[Store], None]] = {
     function.__name__: function
     for function in (
@@ -257,6 +288,7 @@ KINDS: dict[str, Callable[[Store], None]] = {
         migrated,
         annotated,
         confirmed,
+        called,
     )
 }
 

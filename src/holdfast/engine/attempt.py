@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import clock
 from holdfast.engine.context import Context, Terminated
 from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning, qualified
-from holdfast.engine.once import PauseSignal, StepInterrupted, StopSignal, doubt_pause
+from holdfast.engine.once import BodyLeft, PauseSignal, StepInterrupted, StopSignal, doubt_pause
 from holdfast.errors import CircuitOpen, CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
 from holdfast.graph.graph import AFTER_A_LOSS, RESULTS, CircuitBreaker, Node, base_name
 from holdfast.journal.records import Fault, Noted, Paused, StepFailed, StepFinished
@@ -22,6 +22,8 @@ from holdfast.journal.run_state import (
     IN_DOUBT,
     INTERRUPTED,
     MORE_ITERATIONS,
+    READY,
+    RUNNING,
     STILL_IN_DOUBT,
     Frame,
     Step,
@@ -75,6 +77,10 @@ class Attempt:
     def known(self, frame: Frame) -> Frame:
         """Return the frame that the node's changes are found by."""
         return frame
+
+    def meaning(self, results: Results, frame: Frame) -> Meaning:
+        """Return the changes and the next nodes that the value asks for; raise if they cannot be applied."""
+        return results.meaning(self.step, self.value, self.state, self.known(frame))
 
     def run_here(self) -> None:
         """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
@@ -224,7 +230,7 @@ class Results:
 
     def __init__(self, host: StepHost, writes: ParallelWrites) -> None:
         self._host, self._graph, self._saving, self._writes = host, host.graph, host.saving, writes
-        self._record, self._say = host.saving.record, host.saving.say
+        self._record, self._say, self.codec = host.saving.record, host.saving.say, host.codec
         self.files: dict[str, str | None] = {}
         """The checkpoint file of each gate, by its pause."""
         self.causes: dict[str, BaseException] = {}
@@ -241,18 +247,20 @@ class Results:
             self._count(attempt.node.circuit_breaker, step, error)
         if error is None:
             try:
-                frame = attempt.known(self._saving.run.frames[step.frame])
-                ops, goto = self._meaning(step, attempt.value, attempt.state, frame)
+                ops, goto = attempt.meaning(self, self._saving.run.frames[step.frame])
             except Exception as problem:
                 self.failed(step, problem, seconds, repeatable=False)
                 return
-            self._record(StepFinished(step.id, ops, goto, seconds))
+            self._record(StepFinished(step.id, ops, goto, seconds, step.id in self._saving.run.frames))
             self._saving.say_complete(step, ops, seconds)
         elif isinstance(error, PauseSignal):
             for paused in error.asked:
                 self._record(paused)
         elif isinstance(error, StopSignal):
             self.stopped = True
+        elif isinstance(error, BodyLeft):
+            if step.status == RUNNING:
+                step.status = READY
         elif isinstance(error, ExecutorLost) and not self._may_rerun(step):
             # It is what it is: interrupted, as by a crash.
             self._record(Noted(step.id, STILL_IN_DOUBT, b""))
@@ -283,7 +291,7 @@ class Results:
             self.failed(step, refusal, 0.0)
         return refusal is None
 
-    def _meaning(self, step: Step, value: Any, given: State | None, frame: Frame) -> Meaning:
+    def meaning(self, step: Step, value: Any, given: State | None, frame: Frame) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
         graph = self._graph.at(step.frame)
         ops, goto = meaning(graph, self._host.codec, frame, step, value, given)
@@ -340,7 +348,7 @@ class Results:
         state = self._saving.state_for(step)
         try:
             value = node.on_error(state, error)
-            ops, goto = self._meaning(step, value, state, self._saving.run.frames[step.frame])
+            ops, goto = self.meaning(step, value, state, self._saving.run.frames[step.frame])
         except Exception as problem:
             if problem is not error:
                 logger.exception("run %s: on_error of node %r failed", self._saving.run_id, step.node)

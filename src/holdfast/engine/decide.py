@@ -138,13 +138,17 @@ def decide(graph: Graph, run: RunState, rules: Rules) -> list[Decision]:
     running = 0
     failed = False
     for frame in run.frames.values():
+        if frame.is_body:
+            continue
         for step in frame.active.values():
-            if step.status == RUNNING and step.id not in run.frames:
+            if step.status == RUNNING and (step.id not in run.frames or run.frames[step.id].is_body):
                 running += 1
             elif step.status == FAILED:
                 failed = True
     room = rules.max_parallel - running
     for frame in run.frames.values():
+        if frame.is_body:
+            continue  # Its steps are begun by the function that calls them.
         found = _frame(graph.at(frame.path), run, frame, rules, failed, room)
         room -= sum(isinstance(decision, Start) for decision in found)
         decisions += found
@@ -186,6 +190,8 @@ def _frame(
         status = step.status
         if status == DONE:
             done.append(step.id)
+        elif status == WAITING and not failed and _may_go_on(run, step):
+            decisions.append(Start(step))
         elif status in (RUNNING, WAITING, GATED, FAILED) or failed or gated:
             continue
         elif exhausted and status == READY:
@@ -194,7 +200,7 @@ def _frame(
             if not any(pause.name == MORE_ITERATIONS for pause in run.pauses.values()):
                 return [AskWhat(step, MORE_ITERATIONS)]
         else:
-            decision = _next(graph, step, rules)
+            decision = next_of(graph, step, rules)
             if isinstance(decision, (Start, OpenFrame)):
                 if places is not None and step.node in places:
                     places[step.node] -= 1
@@ -216,7 +222,15 @@ def _frame(
     return decisions
 
 
-def _next(graph: Graph, step: Step, rules: Rules) -> Decision:
+def _may_go_on(run: RunState, step: Step) -> bool:
+    """Return whether nothing that a workflow's function called waits any more, so that the function may run again."""
+    if step.id not in run.frames:
+        return False
+    inner = f"{step.id}/"
+    return not any(pause.step == step.id or pause.step.startswith(inner) for pause in run.pauses.values())
+
+
+def next_of(graph: Graph, step: Step, rules: Rules) -> Decision:
     """Return what is to be done with a step that is ready, waits for another attempt, or is in doubt."""
     node = graph.nodes[step.node]
     if step.status == RETRYING:
@@ -224,7 +238,7 @@ def _next(graph: Graph, step: Step, rules: Rules) -> Decision:
     if step.status == READY:
         if rules.interrupt_before and not step.passed and qualified(step) in rules.interrupt_before:
             return Gate(step)
-        return Start(step) if node.graph is None else OpenFrame(step)
+        return OpenFrame(step) if node.graph is not None and node.function is None else Start(step)
     answer = step.answers.get(INTERRUPTED)
     if answer is not None:
         return _ANSWERS[answer.decode()](step)

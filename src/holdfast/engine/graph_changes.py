@@ -418,6 +418,8 @@ def missing_parts(
     """
     steps, joins = list[Step](), list[list[str]]()
     for frame in run.frames.values():
+        if frame.is_body:
+            continue  # Which steps it has its function says.
         own, names = outline_at(outline, renamed_path(frame.path, remap)), names_within(frame.path, remap)
         for step in frame.active.values():
             leads_itself = step.node == START or (step.status == DONE and step.goto is not None)

@@ -34,6 +34,10 @@ class PauseSignal(BaseException):
         super().__init__(f"waiting for {what}")
 
 
+class BodyLeft(BaseException):
+    """Leaves the function of a workflow, to run it again later: a step that it called waits, or commands do."""
+
+
 class StopSignal(BaseException):
     """Leaves a node because the run is to stop, or because this attempt was left: it timed out, or the run went on.
 

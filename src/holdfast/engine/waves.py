@@ -407,6 +407,13 @@ class Ending:
         run, writer = self._saving.run, self._saving.writer
         if status == RunStatus.FAILED and self.failure is None:
             step = next(step for step in run.active() if step.status == FAILED)
+            while (
+                step.id in run.frames
+            ):  # It runs the function of a workflow; what that called may be the reason.
+                called = (inner for inner in run.frames[step.id].active.values() if inner.status == FAILED)
+                if (failed := next(called, None)) is None:
+                    break
+                step = failed
             node, reason = step.node, str(step.fault)
             cause = self._results.causes.get(step.id)
             item = "" if step.key is None else f" (item {step.key!r})"

@@ -208,7 +208,7 @@ class Node:
         object.__setattr__(self, "wants_graph", "graph" in wanted)
         is_timed = self.timeout is not None or self.branch_timeout is not None
         object.__setattr__(self, "wants_context", "ctx" in wanted or self.wants_graph or is_timed)
-        inline = not self.is_async and not is_timed and self.executor is None
+        inline = not self.is_async and not is_timed and self.executor is None and self.graph is None
         object.__setattr__(self, "runs_inline", inline)
         plain = self.graph is None and self.circuit_breaker is None and not self.clears
         object.__setattr__(self, "is_plain", plain)

@@ -81,6 +81,21 @@ def apply(run: RunState, record: Record, at: float) -> None:
     APPLY[type(record)](run, record, at)
 
 
+@folds(records.StepCalled)
+def _call_step(run: RunState, record: records.StepCalled, at: float) -> None:
+    path, node, visit, key, item = record
+    frame = run.frames.get(path)
+    if frame is None:
+        run.step(path)  # It runs the function that calls.
+        frame = run.frames[path] = Frame(path)
+    name = step_id(path, node, visit, key)
+    if name in run.frames:
+        _drop_frames(run, name)
+    frame.active[name] = Step(name, node, path, visit, key, item)
+    frame.visits[node] = max(visit, frame.visits.get(node, 0))
+    frame.waves += 1
+
+
 @folds(records.StepStarted)
 def _start_step(run: RunState, record: records.StepStarted, at: float) -> None:
     step = run.step(record.step)
@@ -401,6 +416,10 @@ def _pause(run: RunState, record: records.Paused, at: float) -> None:
     run.pauses[record.pause] = Pause(*record[:7], record.since or at, record.expires_at)
     if record.kind != "after":
         run.step(record.step).status = GATED if record.kind == "before" else WAITING
+    path = frame_of(record.step)
+    while path and run.frames[path].is_body:  # The function that called the step waits with it.
+        run.step(path).status = WAITING
+        path = frame_of(path)
 
 
 @folds(records.Answered)
@@ -452,8 +471,11 @@ def _resume(run: RunState, record: records.Resumed, at: float) -> None:
     if record.config:
         run.config = record.config
     for step in run.active():
-        if step.id in run.frames:
+        own = run.frames.get(step.id)
+        if own is not None and not own.is_body:
             step.status = RUNNING
+        elif own is not None and (step.status == RUNNING or _is_unfinished(own)):
+            step.status = READY  # Its function runs again; what that has called and is finished does not.
         elif step.status == RUNNING:
             step.status = IN_DOUBT
             step.crashes += crashed
@@ -473,6 +495,11 @@ def _resume(run: RunState, record: records.Resumed, at: float) -> None:
     if record.approve:
         for pause_id in [p.id for p in run.pauses.values() if p.kind in ("before", "after")]:
             del run.pauses[pause_id]
+
+
+def _is_unfinished(body: Frame) -> bool:
+    """Return whether a step that a workflow's function called neither is finished nor waits."""
+    return any(step.status not in (DONE, WAITING) for step in body.active.values())
 
 
 @folds(records.GraphChanged)

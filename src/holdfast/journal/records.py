@@ -159,6 +159,20 @@ class Reusing(NamedTuple):
     """By run key (none for this run): the entry after which its journal has to be kept."""
 
 
+@record(26)
+class StepCalled(NamedTuple):
+    """The function of a workflow called a step; `frame` is the path of the step that runs that function.
+
+    `item` says what the step was called with. A step that is called again starts over.
+    """
+
+    frame: str
+    node: str
+    visit: int
+    key: str | None = None
+    item: Item = ()
+
+
 @record(1)
 class StepStarted(NamedTuple):
     """The intent: this attempt of this step is about to run."""
@@ -428,6 +442,7 @@ Record = (
     | Forked
     | Reset
     | Reusing
+    | StepCalled
     | StepStarted
     | FrameOpened
     | StepFinished

@@ -144,6 +144,11 @@ class Frame:
     writes: dict[str, Write] = field(default_factory=dict)
     """Without a barrier: who wrote each key last, for there steps of different waves can be parallel."""
 
+    @property
+    def is_body(self) -> bool:
+        """Whether its steps are those that the function of a workflow has called."""
+        return self.log is None and self.path != ""
+
 
 class Refusal(NamedTuple):
     """A command that was refused, and why. `number` is that of its message."""

@@ -1,9 +1,11 @@
 # Written by docs/make_stubs.py from holdfast/names.py.
 
+from holdfast.engine.resume_plan import PlannedStep as PlannedStep
 from holdfast.engine.time_travel.queries import compare_runs as compare_runs
 from holdfast.engine.time_travel.queries import diff_states as diff_states
 from holdfast.engine.time_travel.queries import run_forks as run_forks
 from holdfast.engine.time_travel.queries import run_history as run_history
+from holdfast.engine.time_travel.rerun import Rerun as Rerun
 from holdfast.engine.time_travel.rerun import RerunStep as RerunStep
 from holdfast.views.changes import Difference as Difference
 from holdfast.views.comparison import Comparison as Comparison

@@ -37,6 +37,7 @@ from holdfast.journal.records import (
     StateEdited,
     Steered,
     StepAdvanced,
+    StepCalled,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -245,7 +246,7 @@ def tell(record: Record, codec: Codec, run_id: str, run: RunState | None = None)
             return "once.in_doubt", record.step, text, data
         case Noted(key=key) if key == SECRETS_USED:
             return _tell_secrets(record, codec)
-        case WaveFinished() | Noted() | OnceStarted() | OnceFailed() | StepAdvanced():
+        case StepCalled() | WaveFinished() | Noted() | OnceStarted() | OnceFailed() | StepAdvanced():
             return None
     return _tell_intervention(record, codec, run_id)
 

@@ -10,7 +10,8 @@ import shutil
 from random import Random
 from typing import Any
 
-from holdfast import HoldfastError, copy_runs, open_store
+from holdfast import HoldfastError, open_store
+from holdfast.capsules import copy_runs
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import StoreError
 from holdfast.integrity import check_store

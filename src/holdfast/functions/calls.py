@@ -1,0 +1,625 @@
+"""The calls of a workflow's function: which recorded step each one is, and running those that are not finished."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+
+from holdfast import clock
+from holdfast.engine.attempt import Attempt, Results, fault_of
+from holdfast.engine.context import Context
+from holdfast.engine.decide import AskWhat, Meaning, Reconcile, RefuseStep, SkipStep, Start, next_of
+from holdfast.engine.loop import Execution
+from holdfast.engine.once import BodyLeft, StopSignal
+from holdfast.errors import HoldfastError, Remedy, StepChanged
+from holdfast.functions.recorded_errors import error_data, error_of
+from holdfast.functions.saving import BodySaving
+from holdfast.graph.graph import Node
+from holdfast.journal.records import Paused, StepCalled, StepFailed, StepFinished, StepStarted
+from holdfast.journal.run_state import (
+    DONE,
+    FAILED,
+    IN_DOUBT,
+    READY,
+    RETRYING,
+    RUNNING,
+    SLEEP,
+    WAITING,
+    Frame,
+    Step,
+    step_id,
+)
+from holdfast.state.codec import Codec
+from holdfast.state.ops import SCALARS, Op
+from holdfast.state.state import State
+from holdfast.values import step_label
+from holdfast.views.plain import preview_raw
+
+if TYPE_CHECKING:
+    from holdfast.functions.steps import Call, StepFunction
+
+logger = logging.getLogger("holdfast")
+
+OUTPUT, ERROR = "output", "error"
+"""The keys of what a step of a function comes to."""
+
+_NO_STATE = State()
+
+
+class InsideStep:
+    """Stands where the code at hand is a part of a step, whose own calls are not recorded."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+
+_current: ContextVar[Calls | InsideStep | None] = ContextVar("holdfast-calls", default=None)
+
+_executing: set[Calls] = set()
+"""The functions of workflows that this process executes now."""
+
+
+def current_calls(name: str) -> Calls | None:
+    """Return the calls of the function at hand, or `None` where a step is the plain function."""
+    found = _current.get()
+    if isinstance(found, Calls):
+        return found
+    if found is None and _executing and threading.current_thread().name != "MainThread":
+        _warn_of_thread(name, threading.current_thread().name)
+    return None
+
+
+@functools.cache
+def _warn_of_thread(name: str, thread: str) -> None:
+    logger.warning(
+        "%s was called in thread %s, outside of any workflow, and is not recorded; if a workflow started that thread, "
+        "give it holdfast.functions.carried(…), or use asyncio.to_thread or %s.map",
+        *(name, thread, name),
+    )
+
+
+def carried(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that belongs to the workflow at hand in whatever thread it is called.
+
+    Threads that a workflow starts itself know nothing of it: `pool.submit(carried(fetch), url)`.
+    """
+    found = _current.get()
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        token = _current.set(found)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _current.reset(token)
+
+    return call
+
+
+def current_context(what: str) -> Context:
+    """Return the context of the step, or else of the workflow's function, at hand."""
+    found = _current.get()
+    if found is None:
+        raise HoldfastError(
+            f"{what} works in a workflow only: call it in a function under @workflow or @step"
+        )
+    return found.context
+
+
+class Claimed(NamedTuple):
+    """A call, and the recorded step that it is, if it is one."""
+
+    call: Call
+    step: Step | None
+    id: str
+    visit: int
+
+
+class CallAttempt(Attempt):
+    """One attempt of a step that a workflow's function called."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(
+        self, node: Node, step: Step, context: Context, args: Any, kwargs: Mapping[str, Any]
+    ) -> None:
+        super().__init__(node, step, _NO_STATE, context, context.config)
+        self.args, self.kwargs = args, kwargs
+
+    def call(self) -> Any:
+        """Call the function with its arguments."""
+        assert self.context is not None and self.node.function is not None
+        token = _current.set(InsideStep(self.context))
+        try:
+            found = self.node.function(*self.args, **self.kwargs)
+            return _inside(self.context, found) if self.node.is_async else found
+        finally:
+            _current.reset(token)
+
+    def meaning(self, results: Results, frame: Frame) -> Meaning:
+        """Return the result as what the step comes to."""
+        codec = results.codec
+        return (Op("set", OUTPUT, codec.encode(self.value), codec=codec),), None
+
+
+async def _inside(context: Context, work: Coroutine[Any, Any, Any]) -> Any:
+    token = _current.set(InsideStep(context))
+    try:
+        return await work
+    finally:
+        _current.reset(token)
+
+
+class Calls:
+    """The calls of one execution of a workflow's function. May be used from any thread and task of it."""
+
+    def __init__(self, context: Context, nodes: dict[str, Node]) -> None:
+        self.context, self.path = context, context.step
+        self.host = host = cast(Execution, context._host)
+        self._nodes, self._results = nodes, host.results
+        self._lock = threading.RLock()
+        self._counts: dict[tuple[str, str | None], int] = {}
+        self._claimed: set[str] = set()
+        frame = host.run.frames.get(self.path)
+        recorded = {} if frame is None else frame.active
+        self._alike: dict[tuple[str, str | None, str], list[str]] = {}
+        for step in recorded.values():
+            self._alike.setdefault((step.node, step.key, _digest(step)), []).append(step.id)
+        self.saving = BodySaving(host, self.path, self._refuse)
+        self._failures: dict[str, BaseException] = {}
+        """The failures of steps that the function has not gone on after."""
+        self._raised: list[tuple[BaseException, str]] = []
+        """What failed steps have raised, with their ids."""
+        self._under_way = 0
+        self._idle = threading.Condition(self._lock)
+        self._is_over = False
+        self.left: BaseException | None = None
+        """Why the function is to be left: a pause, a command, a save that failed."""
+
+    # Which recorded step a call is.
+
+    def codec_for(self, function: StepFunction[Any, Any]) -> Codec:
+        """Return the codec, which can store what a step declares."""
+        codec = self.host.codec
+        if function.name not in self._nodes.keys():  # noqa: SIM118  # Every name is in the nodes themselves.
+            if missing := [each for each in function.types if each not in codec.types]:
+                codec.types = codec.types.including(missing)
+            self._nodes[function.name] = function.node
+        elif self._nodes[function.name].function is not function.node.function:
+            raise HoldfastError(
+                f"two steps are named {function.name!r}; give one of them another name: @step(name=…)"
+            )
+        return codec
+
+    def claim(self, call: Call) -> Claimed:
+        """Return the recorded step that a call is: the one of its number, or the first other with its arguments."""
+        with self._lock:
+            node, key = call.function.name, call.key
+            number = self._counts[node, key] = self._counts.get((node, key), 0) + 1
+            name = step_id(self.path, node, number, key)
+            frame = self.host.run.frames.get(self.path)
+            known = None if frame is None or name in self._claimed else frame.active.get(name)
+            if known is not None and _digest(known) != call.digest:
+                other = self._unclaimed(node, key, call.digest)
+                known = self._changed(known, call) if other is None else other
+            elif known is None and frame is not None:
+                known = self._unclaimed(node, key, call.digest)
+                while known is None and (name in self._claimed or name in frame.active):
+                    number += 1
+                    name = step_id(self.path, node, number, key)
+            name, number = (name, number) if known is None else (known.id, known.visit)
+            self._claimed.add(name)
+            return Claimed(call, known, name, number)
+
+    def _unclaimed(self, node: str, key: str | None, digest: str) -> Step | None:
+        """Return a recorded step with these arguments that no call has claimed."""
+        for name in self._alike.get((node, key, digest), ()):
+            if name not in self._claimed:
+                return self.host.run.step(name)
+        return None
+
+    def _changed(self, step: Step, call: Call) -> Step | None:
+        """Return a finished step that is called with other arguments, if it counts; `None` if it starts over."""
+        if step.status != DONE or call.function.on_change == "rerun":
+            return None
+        if call.function.on_change == "keep":
+            return step
+        raise self._refusal(self._step_changed(step, call))
+
+    def _step_changed(self, step: Step, call: Call) -> StepChanged:
+        codec, run = self.host.codec, self.host.run_id
+        recorded = preview_raw(step.item[1].raw, codec, 200) if len(step.item) > 1 else "?"
+        given = preview_raw(call.item[1].raw, codec, 200)
+        return StepChanged(
+            f"run {run!r}: step {step_label(step.id)!r} is finished, and its result was recorded for {recorded}; "
+            f"now it is called with {given}. Its result is not given for other arguments. Make the arguments "
+            "depend on nothing but the workflow's input and recorded results (holdfast.functions.now(), "
+            f"random(), uuid()); give calls that move a key ({call.function.name}.options(key=…)); or say what a "
+            "change means with @step(on_change='rerun') or 'keep'",
+            remedies=Remedy("rerun", run, {"step": step.id}),
+            step=step.id,
+            recorded=recorded,
+            given=given,
+        )
+
+    def _refusal(self, error: BaseException) -> BaseException:
+        """Return an error to leave the function with, which it cannot swallow."""
+        if self.left is None or isinstance(self.left, BodyLeft):
+            self.left = error
+        return error
+
+    def _refuse(self, error: BaseException) -> NoReturn:
+        raise self._refusal(error)
+
+    # Running calls.
+
+    def run(self, claimed: Claimed) -> Any:
+        """Return what a call comes to, in a sync function."""
+        if claimed.step is not None and claimed.step.status == DONE:
+            return self._output(claimed.step)
+        with self._running(claimed.call.function.asks):
+            step = self._begun(claimed)
+            while self._must_run(step, claimed):
+                self.saving.save(step)
+                attempt = self._attempt(step, claimed.call)
+                self._run_here(attempt)
+                if delay := self._take(attempt):
+                    self._wait(delay)
+            return self._output(step)
+
+    async def run_async(self, claimed: Claimed, aside: bool = False) -> Any:
+        """As `run`, in the event loop; with `aside` sync functions run in threads of their own."""
+        if claimed.step is not None and claimed.step.status == DONE:
+            return self._output(claimed.step)
+        with self._running():
+            step = self._begun(claimed)
+            while self._must_run(step, claimed):
+                await self.saving.save_async(step)
+                attempt = self._attempt(step, claimed.call)
+                if delay := await self._shielded(self._tried(attempt, aside)):
+                    await asyncio.sleep(delay)
+            return self._output(step)
+
+    def run_aside(self, claimed: Claimed) -> Coroutine[Any, Any, Any]:
+        """As `run_async`, where a sync function runs in a thread of its own."""
+        return self.run_async(claimed, aside=True)
+
+    async def _tried(self, attempt: CallAttempt, aside: bool) -> float:
+        """Run an attempt and record what came of it; return the seconds until it is tried again, if it is."""
+        await self._run_in_loop(attempt, aside)
+        return self._take(attempt)
+
+    async def _shielded(self, work: Coroutine[Any, Any, float]) -> float:
+        """Return what an attempt comes to. It goes on if its caller is cancelled because another step waits."""
+        task = asyncio.get_running_loop().create_task(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if isinstance(self.left, BodyLeft) and not task.done():
+                self._under_way += 1
+                task.add_done_callback(self._ended)
+            else:
+                task.cancel()
+                await asyncio.wait({task})
+            raise
+
+    def _ended(self, task: asyncio.Task[float] | None = None) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self._idle.notify_all()
+        if task is not None and not task.cancelled():
+            task.exception()  # Nobody else asks for it.
+
+    @contextmanager
+    def _running(self, asks: bool = False) -> Iterator[None]:
+        with self._lock:
+            if self._is_over or self.host.stop is not None or self.host.has_left_run:
+                raise StopSignal
+            if self.left is not None and not (asks and isinstance(self.left, BodyLeft)):
+                raise self.left
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            self._ended()
+
+    def _begun(self, claimed: Claimed) -> Step:
+        """Return the step of a call, recorded as called."""
+        with self._lock:
+            if self.host.pausing is not None or self.host.inbox.waiting:
+                self._refuse(BodyLeft())
+            step, call = claimed.step, claimed.call
+            self.pass_failures()
+            if step is None:
+                record = StepCalled(self.path, call.function.name, claimed.visit, call.key, call.item)
+                self.host.saving.record(record)
+                step = self.host.run.step(claimed.id)
+            return step
+
+    def _must_run(self, step: Step, claimed: Claimed) -> bool:
+        """Record what is to be done with a step; return whether it is about to run."""
+        host = self.host
+        with self._lock:
+            if step.id in host.run.frames and step.status in (RUNNING, WAITING):
+                step.status = READY  # A workflow, whose own calls know what is finished.
+            elif step.status == RUNNING:
+                step.status = IN_DOUBT  # It was left in the middle by the function, not by a crash.
+            elif step.status == WAITING:
+                self._refuse(BodyLeft())
+            if step.status not in (READY, RETRYING, IN_DOUBT):
+                return False
+            node = claimed.call.function.node
+            if node.circuit_breaker is not None and not self._results.passes_circuit(step):
+                return step.status == RETRYING
+            decision = next_of(host.graph.at(self.path), step, host.rules)
+            if isinstance(decision, Reconcile):
+                self._reconcile(step, claimed.call)
+                return step.status == READY and self._must_run(step, claimed)
+            match decision:
+                case AskWhat(_, kind):
+                    self._results.ask_what(step, kind)
+                    self._refuse(BodyLeft())
+                case SkipStep():
+                    host.saving.record(
+                        StepFinished(step.id, _result(host.codec, None), skipped="interrupted")
+                    )
+                case RefuseStep():
+                    self._results.refuse(step)
+                case Start():
+                    host.saving.record(StepStarted(step.id, step.attempt + 1))
+                    host.saving.say_start(step)
+                    return True
+            return False
+
+    def _reconcile(self, step: Step, call: Call) -> None:
+        """Ask the step's own function whether it was done when it was interrupted."""
+        node = call.function.node
+        assert callable(node.if_interrupted)
+        context = Context(self.host, step, self.host.config, False)
+        attempt = CallAttempt(node, step, context, (), {})
+        attempt.node = dataclasses.replace(node, function=node.if_interrupted, is_async=False, timeout=None)
+        attempt.args = (context,)
+        attempt.run_here()
+        if attempt.seconds < 0:
+            self.wait_for(attempt.run())
+        if attempt.error is None and (attempt.value is None or attempt.value is False):
+            step.status = READY
+            return
+        if attempt.error is not None and not isinstance(attempt.error, StopSignal):
+            self._results.failed(step, attempt.error, 0.0, repeatable=False)
+            return
+        attempt.value = None if attempt.value is True else attempt.value
+        self._take(attempt)
+
+    def _attempt(self, step: Step, call: Call) -> CallAttempt:
+        host, node = self.host, call.function.node
+        host.steps_run += 1
+        if node.executor is not None:
+            whole = functools.partial(call.function, *call.args, **call.kwargs)
+            node = dataclasses.replace(node, function=whole)
+        return CallAttempt(
+            node, step, Context(host, step, host.config, node.is_async), call.args, call.kwargs
+        )
+
+    def _run_here(self, attempt: CallAttempt) -> None:
+        """Run an attempt to its end in this thread, or, if it has to be watched, in an event loop."""
+        host = self.host
+        self.saving.refuse_taken_over()
+        if not attempt.node.runs_inline:
+            self.wait_for(attempt.run(host._check_owner))
+            return
+        is_own = host.private and threading.get_ident() == host.thread
+        host.inline = host.inline or is_own
+        try:
+            attempt.run_here()
+        finally:
+            if is_own:
+                host.inline = False
+        if attempt.seconds < 0:
+            self.wait_for(attempt.run())
+
+    async def _run_in_loop(self, attempt: CallAttempt, aside: bool) -> None:
+        await self.saving.refuse_taken_over_async()
+        if aside or attempt.node.is_async or not attempt.node.runs_inline:
+            await attempt.run(self.host._check_owner)
+            return
+        attempt.run_here()
+        if attempt.seconds < 0:
+            await attempt.run()
+
+    def wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Return what a coroutine comes to, from a sync function: in the run's event loop, or beside it."""
+        loop = self.host._loop
+        if loop is None or loop.is_closed():
+            work.close()
+            raise StopSignal
+        if threading.get_ident() == self.host.thread:
+            loop = _beside()
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def _take(self, attempt: CallAttempt) -> float:
+        """Record what came of an attempt; return the seconds until it is tried again, if it is."""
+        step, host = attempt.step, self.host
+        with self._lock:
+            error = attempt.error
+            try:
+                host._take(attempt)
+            except HoldfastError as unsaved:
+                self._refuse(unsaved)
+            if isinstance(error, StopSignal):
+                raise StopSignal
+            if isinstance(error, (BodyLeft, StepChanged)):  # Of a workflow that this one called.
+                self._refuse(error)
+            if step.status == DONE:
+                self.saving.finished(step)
+            elif step.status == WAITING:
+                self._refuse(BodyLeft())
+            elif step.status == FAILED:
+                self._failures[step.id] = self._results.causes[step.id]
+                self.saving.finished(step)
+            elif step.status == RETRYING and step.retry_at is not None:
+                return self._delay(step, step.retry_at)
+            return 0.0
+
+    def _delay(self, step: Step, retry_at: float) -> float:
+        """Return the seconds until another attempt; leave the run until then, if that is for workers."""
+        left, longest = self.host.time_left(retry_at), self.host.idle_timeout
+        if longest is not None and left > longest:
+            pause, container = f"{self.path}:retry:{step.id}", self.context._step
+            about = (container.id, container.node, f"retry:{step.id}", "")
+            self.host.saving.record(Paused(pause, SLEEP, *about, b"", retry_at, clock.time()))
+            self._refuse(BodyLeft())
+        return max(left, 0.0)
+
+    def _wait(self, seconds: float) -> None:
+        until = clock.monotonic() + seconds
+        while (left := until - clock.monotonic()) > 0:
+            if self.host.stop is not None or self.host.has_left_run:
+                raise StopSignal
+            clock.sleep(min(left, clock.glance(0.2)))
+
+    # What a call comes to.
+
+    def _output(self, step: Step) -> Any:
+        """Return, or raise, what a step came to."""
+        if step.status != DONE:
+            error = self._failures.get(step.id) or self._results.causes.get(step.id)
+            if error is None:
+                raise StopSignal
+            self._raised.append((error, step.id))
+            raise error
+        if self.left is not None:
+            raise self.left
+        if not step.ops:  # Somebody skipped it.
+            return None
+        op = step.ops[-1]
+        if op.key == ERROR:
+            error = error_of(self.host.codec.decode(op.raw))
+            self._raised.append((error, step.id))
+            raise error
+        value = op.value
+        return value if type(value) in SCALARS else self.host.codec.decode(op.raw)
+
+    def pass_failures(self, but: Collection[str] = ()) -> None:
+        """Record that the function went on after the failures that it has seen: a resume raises them again."""
+        codec = self.host.codec
+        for name in [name for name in self._failures if name not in but]:
+            raw = codec.encode(error_data(self._failures[name], codec))
+            fault = str(self.host.run.step(name).fault)
+            self.host.saving.record(StepFinished(name, (Op("set", ERROR, raw, codec=codec),), skipped=fault))
+            del self._failures[name]
+
+    def record_value(self, call: Call, make: Callable[[], Any]) -> Any:
+        """Return a value that is made once, and given again on a resume."""
+        claimed = self.claim(call)
+        if claimed.step is not None and claimed.step.status == DONE:
+            return self._output(claimed.step)
+        with self._running(), self._lock:
+            step = self._begun(claimed)
+            ops = _result(self.host.codec, make())
+            self.host.saving.record(StepFinished(step.id, ops))
+            return self._output(step)
+
+    # The end.
+
+    def begin(self) -> None:
+        """Let this process know that the function runs."""
+        _executing.add(self)
+
+    def wait_until_idle(self) -> None:
+        """Wait for the steps that are still under way in other threads; then no further one begins."""
+        with self._lock:
+            while self._under_way and self._goes_on:
+                self._idle.wait(0.05)
+            self.close()
+
+    async def wait_until_idle_async(self) -> None:
+        """As `wait_until_idle`, in the event loop."""
+        while self._under_way and self._goes_on:
+            await asyncio.sleep(0.002)
+        with self._lock:
+            self.close()
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.host.stop is None and not self.host.has_left_run
+
+    def close(self) -> None:
+        self._is_over = True
+        _executing.discard(self)
+        self.saving.close()
+
+    def returned(self) -> None:
+        """Refuse the result of a function that went on although it was to be left; record what it has passed over."""
+        if self.left is not None:
+            raise self.left
+        self.pass_failures()
+        self.saving.mark_end()
+        frame = self.host.run.frames.get(self.path)
+        gone = [] if frame is None else [name for name in frame.active if name not in self._claimed]
+        if gone:
+            text = "run %s: %d recorded steps were not called again, and their results are not used: %s"
+            logger.warning(text, self.host.run_id, len(gone), ", ".join(map(step_label, gone[:10])))
+
+    def reason(self, error: BaseException) -> BaseException:
+        """Return what the function ends with: why it was left, or the error that it raised itself.
+
+        The steps that failed with that error run again on a resume.
+        """
+        if self.left is not None:
+            return self.left
+        if isinstance(error, Exception):
+            causes, handled = list(map(id, _chain(error))), list(map(id, _handled(error)))
+            self.pass_failures(
+                but=[name for raised, name in self._raised if id(raised) in (*causes, *handled)]
+            )
+            for raised, name in self._raised:
+                step = self.host.run.step(name)
+                if id(raised) in causes and step.status == DONE:
+                    self.host.saving.record(StepFailed(name, step.attempt, fault_of(raised)))
+        return error
+
+
+def _digest(step: Step) -> str:
+    return str(step.item[0].value) if step.item else ""
+
+
+def _result(codec: Codec, value: Any) -> tuple[Op, ...]:
+    return (Op("set", OUTPUT, codec.encode(value), codec=codec),)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, what caused it, and the members of groups."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        at = waiting.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        yield at
+        waiting += [] if at.__cause__ is None else [at.__cause__]
+        waiting += at.exceptions if isinstance(at, BaseExceptionGroup) else ()
+
+
+def _handled(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors that were being handled when an error was raised."""
+    seen, at = set[int](), error.__context__
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield at
+        at = at.__context__
+
+
+@functools.cache
+def _beside() -> asyncio.AbstractEventLoop:
+    """Return an event loop in a thread of its own, for steps that must be watched while a function blocks the other."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="holdfast-beside", daemon=True).start()
+    return loop

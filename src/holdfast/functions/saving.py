@@ -1,0 +1,183 @@
+"""Saving while a workflow's function runs: the intent of a step and all that was finished before it in one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from holdfast.engine.loop import Execution
+from holdfast.errors import ExecutionError, HoldfastError, RunConflict, StoreError
+from holdfast.journal.run_state import Step
+from holdfast.threads import in_background
+
+logger = logging.getLogger("holdfast")
+
+SOON = 0.01
+"""Seconds after which a finished step is stored, if its function has called no other step by then."""
+
+
+class BodySaving:
+    """What one function has recorded, on its way to the store.
+
+    A step begins once its intent is stored; the results of the steps before it are stored with that. If no step begins
+    soon, they are stored without. `refuse` leaves the function with an error.
+    """
+
+    def __init__(self, host: Execution, path: str, refuse: Callable[[BaseException], NoReturn]) -> None:
+        self._host, self._path, self._refuse = host, path, refuse
+        self._finished: list[str] = []
+        """The nodes of the steps that finished since the last checkpoint."""
+        self._waiting: list[asyncio.Future[None]] = []
+        self._lock = threading.RLock()
+
+    def finished(self, step: Step) -> None:
+        """Have a finished step stored soon, or with the next one."""
+        self._finished.append(step.node)
+        _late.add(self)
+
+    def _mark(self, *upcoming: str) -> None:
+        nodes, self._finished = self._finished, []
+        if nodes:
+            frame = self._host.run.frames[self._path]
+            self._host.saving.mark(frame, list(dict.fromkeys(nodes)), list(upcoming))
+
+    def save(self, step: Step | None = None) -> None:
+        """Store what was recorded, and what is about to begin; an error of that is not the step's."""
+        _late.discard(self)
+        try:
+            with self._lock, self._host.storing():
+                self._mark(*(() if step is None else (step.node,)))
+                self._host.saving.save_here()
+        except HoldfastError as error:
+            self._refuse(error)
+
+    async def save_async(self, step: Step) -> None:
+        """As `save`, once for all steps that begin in the same turn of the event loop."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._host._loop:
+            self.save(step)
+            return
+        self._mark(step.node)
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._save_soon)
+        await waiter
+
+    def _save_soon(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._host.private:
+            try:
+                self.save()
+            except BaseException as error:
+                _settle(waiting, error)
+            else:
+                _settle(waiting)
+            return
+        assert self._host._loop is not None
+        task = self._host._loop.create_task(self._save_beside(waiting))
+        self._host._tasks[f"{self._path}:save"] = task
+        task.add_done_callback(lambda _: self._host._tasks.pop(f"{self._path}:save", None))
+
+    async def _save_beside(self, waiting: list[asyncio.Future[None]]) -> None:
+        _late.discard(self)
+        try:
+            with self._host.storing():
+                self._mark()
+                await self._host.saving.save()
+        except (ExecutionError, RunConflict, StoreError) as error:
+            with suppress(HoldfastError):
+                self._refuse(error)
+            _settle(waiting, error)
+        except BaseException:
+            _settle(waiting, asyncio.CancelledError())
+            raise
+        else:
+            _settle(waiting)
+
+    def save_late(self) -> None:
+        """Store finished steps that no other followed, from a thread beside the function."""
+        host = self._host
+        if host.has_left_run or not host.saving.saves_every_wave:
+            return
+        try:
+            self.save()
+        except BaseException as error:
+            if not host.has_left_run:
+                logger.warning("run %s: finished steps could not be stored: %s", host.run_id, error)
+
+    def refuse_taken_over(self) -> None:
+        """Leave the function if another process has taken the run over."""
+        try:
+            with self._host.storing():
+                self._host.lease.refuse()
+        except HoldfastError as error:
+            self._refuse(error)
+
+    async def refuse_taken_over_async(self) -> None:
+        """As `refuse_taken_over`, without blocking an event loop that others share."""
+        if self._host.lease.is_possible:
+            await in_background(self.refuse_taken_over)
+
+    def mark_end(self) -> None:
+        """Make what was finished last a checkpoint."""
+        self._mark()
+
+    def close(self) -> None:
+        """Have nothing more stored from beside the function."""
+        _late.discard(self)
+
+
+def _settle(waiting: list[asyncio.Future[None]], error: BaseException | None = None) -> None:
+    for waiter in waiting:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+
+
+class _Late:
+    """A thread that stores what functions have finished and no step follows. It rests while there is nothing."""
+
+    def __init__(self) -> None:
+        self._due: dict[BodySaving, float] = {}
+        self._wake, self._rests = threading.Event(), False
+        self._thread: threading.Thread | None = None
+
+    def add(self, saving: BodySaving) -> None:
+        """Have something stored soon."""
+        self._due[saving] = time.monotonic() + SOON
+        if self._thread is None or not self._thread.is_alive():  # A forked child has none.
+            self._thread = threading.Thread(target=self._work, name="holdfast-late", daemon=True)
+            self._thread.start()
+        elif self._rests:
+            self._wake.set()
+
+    def discard(self, saving: BodySaving) -> None:
+        """It was stored."""
+        self._due.pop(saving, None)
+
+    def _work(self) -> None:
+        while True:
+            if not self._due:
+                self._rests = True
+                if not self._due:
+                    self._wake.wait()
+                self._wake.clear()
+                self._rests = False
+            time.sleep(SOON)
+            now = time.monotonic()
+            for saving, due in list(self._due.items()):
+                if due <= now:
+                    self.discard(saving)
+                    saving.save_late()
+
+
+_late = _Late()

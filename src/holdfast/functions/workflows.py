@@ -1,0 +1,422 @@
+"""`@workflow`: a plain function whose calls of steps are recorded, so that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import functools
+import os
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast, overload
+
+from holdfast.engine.app import App
+from holdfast.engine.blocking import EventStream
+from holdfast.engine.context import Context
+from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention, Settings
+from holdfast.errors import GraphInvalid, HoldfastError, Remedy, RunExists, RunPaused
+from holdfast.events import ObserverLike, resolve_observer
+from holdfast.functions.calls import Calls, _current, current_calls, current_context
+from holdfast.functions.steps import Declaration, Parameters, Result, StepFunction
+from holdfast.graph.graph import Edge, Graph, Node
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import RunStarted
+from holdfast.journal.run_state import RunState
+from holdfast.journal.sealing import Seal
+from holdfast.state.codec import Codec
+from holdfast.state.ops import thaw
+from holdfast.state.schema import Channel, Schema
+from holdfast.state.state import State
+from holdfast.state.types import BUILTIN
+from holdfast.stores import open_store
+from holdfast.stores.base import RunInfo, Store, is_in_memory
+from holdfast.values import END, START, RunStatus
+from holdfast.views.plain import preview_raw
+
+RESULT = "result"
+"""The key of the state that has what the function returned."""
+
+_RESERVED = (RESULT, "run_id", "answers", "observer")
+"""Parameters of `run`, and the key of the result."""
+
+
+class StepNodes(dict[str, Node]):
+    """The steps that a workflow's function calls, as they become known: any name may be one, or another workflow."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __missing__(self, name: str) -> Node:
+        return Node(name, graph=_steps_graph(name, StepNodes()), wants=())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the step of that name."""
+        return self[name]
+
+
+def _steps_graph(name: str, nodes: StepNodes) -> Graph:
+    return Graph(name, Schema(name, {}), nodes)
+
+
+class WorkflowFunction(Declaration[Parameters, Result]):
+    """A workflow. `run` starts it, or goes on where it stopped; in another workflow a call of it is a step."""
+
+    def __init__(
+        self,
+        function: Callable[Parameters, Result],
+        *,
+        name: str | None = None,
+        store: Store | str | os.PathLike[str] | None = None,
+        durability: str = "full",
+        policy: CheckpointPolicy | None = None,
+        retention: Retention | None = None,
+        observer: ObserverLike = None,
+        encryption_key: str | bytes | None = None,
+        time_limit: float | None = None,
+        version: str = "",
+    ) -> None:
+        super().__init__(function, name, "workflow")
+        taken = [each for each in self.signature.parameters if each in _RESERVED]
+        if taken:
+            raise GraphInvalid(
+                self.name,
+                [f"parameter {taken[0]!r} has a name that {self.name}.run keeps for itself; rename it"],
+            )
+        self._store, self._observer, self._key = store, observer, encryption_key
+        self._policy = policy if policy is not None else CheckpointPolicy(durability=durability)
+        self._retention, self._time_limit, self._version = retention, time_limit, version
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        calls = current_calls(self.name)
+        if calls is None:
+            return self.function(*args, **kwargs)
+        return cast(Result, self.as_step.called(calls, args, kwargs))
+
+    # The graph, and the app that runs it.
+
+    @functools.cached_property
+    def as_step(self) -> StepFunction[Any, Any]:
+        """This workflow as a step of another."""
+        step = StepFunction(self.function, name=self.name)
+        step.node = self._node(_ChildBody(self))
+        return step
+
+    def _node(self, body: Any) -> Node:
+        nodes = StepNodes({each.name: each.node for each in _steps_of(self.function)})
+        inner = _steps_graph(self.name, nodes)
+        return Node(self.name, body, inner, wants=("state", "ctx"), is_async=self.is_async)
+
+    @functools.cached_property
+    def app(self) -> App:
+        """The workflow as a compiled graph on its store, with all that can be done with one."""
+        node = self._node(_RootBody(self).run_async if self.is_async else _RootBody(self).run)
+        keys = [*self.signature.parameters, RESULT]
+        graph = Graph(
+            self.name,
+            Schema(self.name, {key: Channel(key) for key in keys}),
+            {self.name: node},
+            (Edge(START, self.name), Edge(self.name, END)),
+            version=self._version,
+        )
+        declared = [*self.types, *(each for step in _steps_of(self.function) for each in step.types)]
+        opened = open_store(self._store)
+        settings = Settings(
+            graph=graph,
+            journal=Journal(opened, Seal.chosen(self._key, None, os.environ)),
+            codec=Codec(BUILTIN.including(declared)),
+            policy=self._policy,
+            retention=self._retention,
+            observer=resolve_observer(self._observer),
+            time_limit=self._time_limit,
+            outline=graph.outline(),
+            is_memory_default=self._store is None and is_in_memory(opened),
+        )
+        return App(settings)
+
+    # Running it.
+
+    def run(
+        self,
+        *args: Any,
+        run_id: str | None = None,
+        answers: Mapping[str, Any] | None = None,
+        observer: ObserverLike = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return what the function returns; start a run, or go on with the run of that id where it stopped.
+
+        A run that is finished gives its recorded result, and runs nothing. Other arguments than those that the run was
+        started with are refused. A run that waits raises `RunPaused`; `answers`, by name, answer it.
+        """
+        given = self.bound(args, kwargs)
+        if self._known(run_id, given) is None:
+            try:
+                outcome = self.app.invoke(given, run_id=run_id, observer=observer)
+            except RunExists:
+                if run_id is None or self._known(run_id, given) is None:
+                    raise
+            else:
+                return self._result(outcome)
+        assert run_id is not None
+        return self.resume(run_id, answers=answers, observer=observer)
+
+    async def arun(
+        self,
+        *args: Any,
+        run_id: str | None = None,
+        answers: Mapping[str, Any] | None = None,
+        observer: ObserverLike = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As `run`, in the running event loop."""
+        given = self.bound(args, kwargs)
+        if self._known(run_id, given) is None:
+            try:
+                outcome = await self.app.ainvoke(given, run_id=run_id, observer=observer)
+            except RunExists:
+                if run_id is None or self._known(run_id, given) is None:
+                    raise
+            else:
+                return self._result(outcome)
+        assert run_id is not None
+        return await self.aresume(run_id, answers=answers, observer=observer)
+
+    def resume(
+        self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Go on with a run where it stopped, and return what the function returns; see `App.resume` for the options."""
+        if (found := self._finished(run_id)) is not None:
+            return found.value
+        return self._result(self.app.resume(run_id, answer, answers=answers, **options))
+
+    async def aresume(
+        self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """As `resume`, in the running event loop."""
+        if (found := self._finished(run_id)) is not None:
+            return found.value
+        return self._result(await self.app.aresume(run_id, answer, answers=answers, **options))
+
+    def stream(
+        self, *args: Any, run_id: str | None = None, observer: ObserverLike = None, **kwargs: Any
+    ) -> EventStream:
+        """Start a run, or go on with the run of that id, and yield its events as they happen; see `App.stream`."""
+        given = self.bound(args, kwargs)
+        if self._known(run_id, given) is None:
+            return self.app.stream(given, run_id=run_id, observer=observer)
+        return self.app.stream(checkpoint=run_id, observer=observer)
+
+    def submit(self, *args: Any, run_id: str | None = None, **kwargs: Any) -> str:
+        """Store a run for workers to execute, and return its id; `app.submit` takes a queue, a priority and a time."""
+        return self.app.submit(self.bound(args, kwargs), run_id=run_id)
+
+    def _result(self, outcome: Outcome) -> Any:
+        if outcome.status == RunStatus.COMPLETED:
+            return _plain(outcome.state)
+        if outcome.error is not None:
+            raise outcome.error
+        names = ", ".join(repr(pause.name) for pause in outcome.pauses if pause.name)
+        waits = f"waits for an answer to {names}" if names else f"is {outcome.status}"
+        run = outcome.run_id
+        remedies = (Remedy("answer", run),) if names else (Remedy("resume", run),)
+        raise RunPaused(
+            f"run {run!r} of {self.name!r} {waits}", remedies=remedies, run_id=run, outcome=outcome
+        )
+
+    def _finished(self, run_id: str) -> _Recorded | None:
+        """Return the recorded result of a run that is finished."""
+        for info in self.app.store.runs(run=run_id):
+            self.app._runner.refuse_other_workflow(info)
+            if info.status == RunStatus.COMPLETED:
+                settings = self.app._settings
+                run = settings.journal.load(info, settings.codec).run
+                if RESULT in run.root.cells:
+                    return _Recorded(settings.codec.decode(run.root.cells[RESULT].encoded(settings.codec)))
+        return None
+
+    def _known(self, run_id: str | None, given: Mapping[str, Any]) -> RunInfo | None:
+        """Return the facts of the run of an id, if there is one; refuse other arguments than it was started with."""
+        found = [] if run_id is None else self.app.store.runs(run=run_id)
+        if not found:
+            return None
+        info, settings = found[0], self.app._settings
+        self.app._runner.refuse_other_workflow(info)
+        codec = settings.codec
+        run, history = settings.journal.history(info, codec)
+        recorded = _input_of(run, history, codec)
+        for name, value in given.items():
+            raw = codec.encode(value)
+            if name in recorded and recorded[name] != raw:
+                was, now = (preview_raw(each, codec) for each in (recorded[name], raw))
+                raise RunExists(
+                    f"run {run_id!r} of {self.name!r} was started with {name}={was}, and is called with {name}={now}; "
+                    "a run goes on with the arguments that it has",
+                    remedies=(Remedy("choose_run_id"), Remedy("resume", info.run)),
+                    run_id=info.run,
+                )
+        return info
+
+
+class _Recorded(NamedTuple):
+    """A recorded result."""
+
+    value: Any
+
+
+def _input_of(run: RunState, history: Any, codec: Codec) -> dict[str, bytes]:
+    """Return what a run was started with; of a run whose beginning is pruned or another's, what it holds."""
+    first = next((records[0] for _, records in history if records), None)
+    if isinstance(first, RunStarted):
+        return {op.key: op.raw for op in first.ops}
+    return {key: slot.encoded(codec) for key, slot in run.root.cells.items()} if run.frames else {}
+
+
+def _plain(state: State) -> Any:
+    return thaw(state[RESULT])
+
+
+class _Body:
+    """Runs the function of a workflow with its calls recorded."""
+
+    def __init__(self, workflow: WorkflowFunction[Any, Any]) -> None:
+        self._workflow = workflow
+        self.__name__ = workflow.name
+
+    def _calls(self, ctx: Context) -> Calls:
+        nodes = ctx._host.graph.at(ctx.step).nodes
+        return Calls(ctx, cast(dict[str, Node], nodes))
+
+    def run_function(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what a sync function returns."""
+        calls = self._calls(ctx)
+        token = _current.set(calls)
+        calls.begin()
+        try:
+            value = self._workflow.function(*args, **kwargs)
+        except BaseException as error:
+            calls.wait_until_idle()
+            reason = calls.reason(error)
+            if reason is error:
+                raise
+            raise reason from None
+        else:
+            calls.wait_until_idle()
+            calls.returned()
+            return value
+        finally:
+            calls.close()
+            _current.reset(token)
+
+    async def run_coroutine(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what a coroutine function returns."""
+        calls = self._calls(ctx)
+        token = _current.set(calls)
+        calls.begin()
+        try:
+            value = await self._workflow.function(*args, **kwargs)
+        except BaseException as error:
+            await calls.wait_until_idle_async()
+            reason = calls.reason(error)
+            if reason is error:
+                raise
+            raise reason from None
+        else:
+            await calls.wait_until_idle_async()
+            calls.returned()
+            return value
+        finally:
+            calls.close()
+            _current.reset(token)
+
+
+class _RootBody(_Body):
+    """The function of a run: its arguments are the state, and its result is a key of it."""
+
+    def run(self, state: State, ctx: Context) -> dict[str, Any]:
+        args, kwargs = self._arguments(state)
+        return {RESULT: self.run_function(ctx, args, kwargs)}
+
+    async def run_async(self, state: State, ctx: Context) -> dict[str, Any]:
+        args, kwargs = self._arguments(state)
+        return {RESULT: await self.run_coroutine(ctx, args, kwargs)}
+
+    def _arguments(self, state: State) -> tuple[list[Any], dict[str, Any]]:
+        args, kwargs = list[Any](), dict[str, Any]()
+        for name, parameter in self._workflow.signature.parameters.items():
+            if name not in state:
+                if parameter.default is parameter.empty and parameter.kind not in (2, 4):
+                    raise HoldfastError(
+                        f"workflow {self._workflow.name!r} has no value for its parameter {name!r}"
+                    )
+                continue
+            value = thaw(state[name])
+            if parameter.kind == parameter.VAR_POSITIONAL:
+                args += value
+            elif parameter.kind == parameter.VAR_KEYWORD:
+                kwargs |= value
+            elif parameter.kind == parameter.POSITIONAL_ONLY:
+                args.append(value)
+            else:
+                kwargs[name] = value
+        return args, kwargs
+
+
+class _ChildBody(_Body):
+    """The function of a workflow that another workflow calls."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        ctx = current_context(self._workflow.name)
+        if self._workflow.is_async:
+            return self.run_coroutine(ctx, args, kwargs)
+        return self.run_function(ctx, args, kwargs)
+
+
+def _steps_of(function: Any) -> Iterator[StepFunction[Any, Any]]:
+    """Yield the steps that a function names: its globals and what it closes over."""
+    seen: set[str] = set()
+    code = getattr(function, "__code__", None)
+    scope = {**getattr(function, "__globals__", {})}
+    for name, cell in zip(code.co_freevars if code else (), function.__closure__ or (), strict=False):
+        try:
+            scope[name] = cell.cell_contents
+        except ValueError:
+            continue
+    for name in _names(code) if code is not None else ():
+        found = scope.get(name)
+        if isinstance(found, StepFunction) and found.name not in seen:
+            seen.add(found.name)
+            yield found
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    yield from code.co_freevars
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _names(each)
+
+
+@overload
+def workflow(function: Callable[Parameters, Result], /) -> WorkflowFunction[Parameters, Result]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    store: Store | str | os.PathLike[str] | None = None,
+    durability: str = "full",
+    policy: CheckpointPolicy | None = None,
+    retention: Retention | None = None,
+    observer: ObserverLike = None,
+    encryption_key: str | bytes | None = None,
+    time_limit: float | None = None,
+    version: str = "",
+) -> Callable[[Callable[Parameters, Result]], WorkflowFunction[Parameters, Result]]: ...
+def workflow(function: Any = None, /, **options: Any) -> Any:
+    """Make a function a workflow: `run` executes it, and what its steps have finished is never done again.
+
+    The options are those of `StateGraph.compile`. Without a `store`, `HOLDFAST_STORE` says where runs are kept, or they
+    are kept in memory.
+    """
+    return (
+        WorkflowFunction(function, **options)
+        if function is not None
+        else functools.partial(WorkflowFunction, **options)
+    )
