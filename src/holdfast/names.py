@@ -118,9 +118,9 @@ PUBLIC: dict[str, dict[str, str]] = {
 }
 """By package: the modules, without `holdfast.`, and what of each is public.
 
-Beside these, `holdfast.errors`, `holdfast.events`, `holdfast.stores` and `holdfast.tracing` define their names
-themselves, and the root has every error of `holdfast.errors`. `__init__.pyi` of each package says the same to type
-checkers; it is written by `docs/make_stubs.py`.
+Beside these, `holdfast.errors`, `holdfast.events`, `holdfast.mcp.server`, `holdfast.stores` and `holdfast.tracing`
+define their names themselves, and the root has every error of `holdfast.errors`. `__init__.pyi` of each package says
+the same to type checkers; it is written by `docs/make_stubs.py`.
 """
 
 

@@ -54,7 +54,7 @@ def test_the_python_blocks_of_a_page_run_in_order(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Pages about PostgreSQL find the URL of a new store in the environment."""
-    script = tmp_path / f"{page.stem}.py"
+    script = tmp_path / f"page_{page.stem}.py"
     script.write_text(script_of(page), "utf-8")
     (tmp_path / "cwd").mkdir()
     needs_server = "JOBS_URL" in script_of(page)

@@ -71,6 +71,7 @@ ENTRIES = {
     "rerun": Entry(LOOK, "fork", "Run a step and what follows it again."),
     "submit": Entry(FLEET, "run", "Store a run for workers to execute."),
     "worker": Entry(FLEET, "worker", "Execute the runs that were submitted."),
+    "mcp": Entry(FLEET, "mcp", "Serve workflows and runs to a language model."),
     "queue": Entry(FLEET, "fleet", "List, limit and pause queues."),
     "schedule": Entry(FLEET, "fleet", "Submit runs at the times of a cron expression."),
     "init": Entry(FILES, "workflow", "Write a first workflow file."),

@@ -63,7 +63,7 @@ def described(outline: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str,
             "name": step.name,
             "kind": kinds.get(step.name),
             "layer": step.layer or None,
-            "next": step.routes,
+            "next": [route.as_json() for route in step.routes],
             "waits_for": step.waits_for,
             "steps": None if step.inner is None else described(step.inner, kinds)["steps"],
         }

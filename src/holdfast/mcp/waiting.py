@@ -1,0 +1,142 @@
+"""Runs that a call waits for: their progress, forms for what they ask, and what the person filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from holdfast.errors import AnswerRejected, NotPaused, RunFinished, problem_of
+from holdfast.mcp.declaring import BadArguments
+from holdfast.mcp.forms import (
+    answer_in,
+    asked_schema,
+    form_key,
+    form_of,
+    is_asking,
+    read_form_key,
+)
+from holdfast.mcp.replies import Data
+from holdfast.mcp.tools import Call
+
+Context = ServerRequestContext[Any, Any]
+Found = TypeVar("Found")
+
+FIRST_LOOK, LAST_LOOK = 0.02, 0.5
+"""The seconds between the first two looks at a run that a call waits for, and the most between two looks."""
+
+
+async def in_thread(function: Callable[..., Found], *args: Any, **options: Any) -> Found:
+    """Call the service in a thread; a client that goes away does not wait for it."""
+    return await anyio.to_thread.run_sync(partial(function, *args, **options), abandon_on_cancel=True)
+
+
+async def follow(asked: Call, context: Context, run_id: str, seconds: float) -> Data:
+    """Return a run when it pauses or ends, or when the time is over; report its progress meanwhile.
+
+    The client may go away at any time: the run goes on.
+    """
+    progress, pause, end = Progress(context), FIRST_LOOK, anyio.current_time() + seconds
+    while True:
+        status: Data = await in_thread(asked.service.status, run_id)
+        left = end - anyio.current_time()
+        is_over = not status["goes_on"] or left <= 0
+        if is_over or progress.is_wanted:
+            run: Data = await in_thread(asked.service.run, run_id)
+            await progress.report(run)
+        if is_over:
+            return run
+        await anyio.sleep(min(pause, left))
+        pause = min(pause * 1.5, LAST_LOOK)
+
+
+class Progress:
+    """The progress of a run, reported to a client that wants it, whenever a step is over."""
+
+    def __init__(self, context: Context) -> None:
+        self._session, self._last = context.session, -1
+        self.is_wanted = "progressToken" in (context.meta or {}) or "progress_token" in (context.meta or {})
+
+    async def report(self, run: Data) -> None:
+        """Report how many steps are over, if they are more than before."""
+        done = run["progress"]["done"]
+        if self.is_wanted and done > self._last:
+            self._last = done
+            await self._session.report_progress(done, run["progress"]["total"] or None, activity(run))
+
+
+def activity(run: Data) -> str:
+    """Return what a run does, in words."""
+    now = [step["name"] for step in run["steps"] if step["status"] in ("running", "retrying")]
+    return f"{run['status']}: {', '.join(now[:5])}" if now else str(run["status"])
+
+
+# What a run asks, as forms for the person behind a client.
+
+
+def can_ask(context: Context) -> bool:
+    """Return True if a client can show forms that a result of a call carries, and call again."""
+    asking = getattr(context.session.client_capabilities, "elicitation", None)
+    if asking is None or context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        return False
+    return asking.form is not None or asking.url is None
+
+
+def forms_of(run: Data, problems: Mapping[str, str] | None = None) -> types.InputRequests:
+    """Return the forms of all that a run asks, by their keys; `problems` say why answers were not taken."""
+    wrong = problems or {}
+    found: types.InputRequests = {}
+    for pause in run.get("pauses") or ():
+        if is_asking(pause):
+            key = form_key(run["run_id"], pause)
+            found[key] = form_of(run["run_id"], run["workflow"], pause, wrong.get(key, ""))
+    return found
+
+
+def run_of(filled: types.InputResponses) -> str:
+    """Return the run whose forms were filled in."""
+    places = [read_form_key(key) for key in filled]
+    runs = {place[0] for place in places if place is not None}
+    if len(runs) != 1 or None in places:
+        raise BadArguments("these are no forms of this server; call the tool again without them")
+    return runs.pop()
+
+
+def is_declined(filled: types.InputResponses) -> bool:
+    """Return True if the person would not fill in one of the forms."""
+    return any(
+        not isinstance(form, types.ElicitResult) or form.action != "accept" for form in filled.values()
+    )
+
+
+def take_forms(asked: Call, run_id: str, filled: types.InputResponses) -> dict[str, str]:
+    """Answer what a run asks with the forms that were filled in; return why answers were not taken, by key.
+
+    A form of a pause that is over is ignored: the client repeats itself, or somebody else was faster.
+    """
+    run, problems = asked.service.run(run_id), dict[str, str]()
+    open_pauses = {form_key(run_id, pause): pause for pause in run.get("pauses") or () if is_asking(pause)}
+    for key, form in filled.items():
+        if key not in open_pauses or not isinstance(form, types.ElicitResult) or form.action != "accept":
+            continue
+        try:
+            _take(asked, run_id, open_pauses[key], form)
+        except AnswerRejected as error:
+            problems[key] = problem_of(error)
+        except (NotPaused, RunFinished):
+            continue
+    return problems
+
+
+def _take(asked: Call, run_id: str, pause: Data, form: types.ElicitResult) -> None:
+    value = answer_in(form, asked_schema(pause))
+    if pause["takes_answer"]:
+        asked.service.answer(run_id, value, question=pause["question"], who=asked.who)
+    elif value is True:
+        asked.service.resume(run_id, who=asked.who)
