@@ -63,6 +63,31 @@ steps:
 """
 NESTED_ITEMS = NESTED.replace("inner,", "inner, for_each: {in: [1, 2], max_parallel: 1},")
 
+LATE = """
+workflow: {name: w}
+steps:
+  - {name: first, shell: "echo first >> log"}
+  - {name: inner, workflow: {file: sub.yaml}}
+  - {name: each, for_each: {in: [1, 2]}, workflow: {file: sub.yaml}}
+  - {name: many, for_each: {in: [1, 2, 3]}, shell: {run: "echo item$I >> log", env: {I: "{{ item }}"}}}
+  - {name: both, parallel: [{name: l, shell: "echo l >> log"}, {name: r, shell: "echo r >> log"}]}
+  - {name: again, while_loop: {condition: iteration < 2, steps: [{name: x, shell: "echo x >> log"}]}}
+  - {name: last, shell: "echo last >> log; test -e ok"}
+  - {name: z, shell: "echo z >> log"}
+"""
+ROUNDS = """
+workflow: {name: w}
+steps:
+  - {name: many, for_each: {in: [1, 2]}, shell: {run: "echo item$I >> log", env: {I: "{{ item }}"}}}
+  - {name: inner, workflow: {file: sub.yaml}}
+  - name: last
+    shell: "echo last >> log; test $(grep -c last log) -ne 3 || test -e ok"
+    routes: [{to: many, when: "steps.last.visits < 3"}, {to: $end}]
+"""
+ROUND = "item1 item2 a c d"
+EASY_SUB = SUB.replace("; test -e ok", "").replace("name: b,", 'name: b, when: "false",')
+PARTS = "first a c d a c d a c d item1 item2 item3 l r x x"
+
 COUNTS = re.compile(
     r"kept (\d+) steps?(?: and (\d+) items?)? \(.*saved\), ran (\d+) steps?(?: and (\d+) items?)?"
 )
@@ -81,6 +106,8 @@ class Way(NamedTuple):
     """Steps that end and write nothing into the log: answered questions."""
     before: str = ""
     """A command that comes between."""
+    sub: str = SUB
+    """The sub-workflow."""
 
 
 WAYS = {
@@ -101,6 +128,14 @@ WAYS = {
     "rerun of a whole sub-workflow": Way(NESTED, "rerun r --from inner", "first", finished=True),
     "from before a sub-workflow": Way(NESTED, "resume r@1", "first", finished=True),
     "items that are sub-workflows": Way(NESTED_ITEMS, "resume r", "first a b"),
+    "after sub-workflows, items, a group and a loop": Way(LATE, "resume r", PARTS, sub=EASY_SUB),
+    "rerun after all of these": Way(LATE, "rerun r --from z", f"{PARTS} last", finished=True, sub=EASY_SUB),
+    "rerun in place after these": Way(
+        LATE, "rerun r --from last --in-place", PARTS, finished=True, sub=EASY_SUB
+    ),
+    "fork after a group": Way(LATE, "fork r@both --run", PARTS[:-4], finished=True, sub=EASY_SUB),
+    "in the third round": Way(ROUNDS, "resume r", f"{ROUND} last {ROUND} last {ROUND}", sub=EASY_SUB),
+    "from the middle of a loop": Way(LATE, "resume r@x", PARTS, finished=True, sub=EASY_SUB),
 }
 
 
@@ -130,7 +165,7 @@ def test_the_numbers_are_those_of_the_effects(
     """S0.11, S1.15: what is kept does not run again, and the command says so."""
     way = WAYS[name]
     write(tmp_path, "w.yaml", way.text)
-    write(tmp_path, "sub.yaml", SUB)
+    write(tmp_path, "sub.yaml", way.sub)
     first = call(tmp_path, "run", "w.yaml", "--run-id", "r")
     assert first.returncode == way.code, first.stderr
     (tmp_path / "ok").touch()

@@ -41,6 +41,7 @@ def test_a_workflow_is_given_inputs_and_gives_its_output(shop: Workshop) -> None
         "status": "completed",
         "output": {"said": "outer!-two", "times": 2, "visits": 1},
         "visits": 1,
+        "done": [2, 0],
     }
     assert outcome.state["after"]["output"] == {"said": "outer!-two"}
     assert shop.calls() == ["outer", "outer!-one", "outer!-two"]

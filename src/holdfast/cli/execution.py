@@ -77,7 +77,7 @@ class Kept:
     """The finished steps of a stored run and what they cost; and the attempt that failed, if one did."""
 
     counts: Counts = NOTHING
-    """The finished steps and items, those of open sub-workflows included; a finished sub-workflow is one step."""
+    """The finished steps and items, those of sub-workflows included."""
     seconds: float = 0.0
     cost: float = 0.0
     spent: float = 0.0

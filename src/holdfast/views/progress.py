@@ -265,7 +265,7 @@ class Tally:
         place, step = place_in(event), event.data.get("step", "")
         if event.data.get("error") or self._is_made_of_others(step):
             return
-        status = _status_in(event.data.get("update") or {}, place.path[-1])
+        status = _status_in(event.data.get("update") or {}, "/".join(place.path))
         if place.role in ("", ITEM) and status not in (RUNNING, SKIPPED):
             self._ran.add((event.run_id, step, place.key is not None))
 

@@ -13,7 +13,7 @@ from holdfast.errors import CodecError
 from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import Fault
-from holdfast.journal.run_state import DONE, SLEEP, Annotation, Refusal, RunState, Spending, Step
+from holdfast.journal.run_state import DONE, SLEEP, Annotation, Refusal, RunState, Spending, Step, node_of
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.state.state import State, origin_of, state_view
@@ -33,6 +33,7 @@ from holdfast.views.plain import (
     size_text,
     when,
 )
+from holdfast.views.projection import node_outline
 
 # Results of the steps of a workflow file, as its state keeps them.
 
@@ -312,28 +313,58 @@ class Counts(NamedTuple):
 NOTHING = Counts()
 
 
+FINISHED = "done"
+"""The field in the record of a sub-workflow and of a for-each: the steps and items that have ended in it."""
+
+
 def counted(run: RunState) -> Counts:
-    """Return what is finished of a run, in its open sub-workflows too, saved or in a wave that is not over."""
-    steps = items = 0
-    for frame in run.frames.values():
-        state = state_view(frame.cells, CODEC, "", "", "", 0.0)
+    """Return the steps and items of a workflow file that have ended, saved or in a wave that is not over.
+
+    A sub-workflow, a group, a loop and a for-each are made of others, which are counted instead.
+    """
+    found: list[Counts] = []
+    for path, frame in run.frames.items():
+        node = node_of(path) if path else ""
+        graph = node_outline(run.outline, node).get("graph", {}) if node else run.outline
+        nodes = graph.get("nodes", {}) if isinstance(graph, Mapping) else {}
+        state, depth = state_view(frame.cells, CODEC, "", "", "", 0.0), path.count("/") + bool(path)
+        found += [ended_in(state, key, nodes) for key, _ in statuses(state) if key.count("/") == depth]
         done = [step for step in frame.active.values() if step.status == DONE and not step.skipped]
-        steps += steps_in(state) + sum(_is_whole(step) for step in done)
-        items += sum(step.key is not None for step in done)
-        for name in state:
-            found = state[name] if name.endswith(":items") else None
-            if isinstance(found, Mapping) and all(isinstance(item, Mapping) for item in found.values()):
-                items += sum("error" not in item for item in found.values())
-    return Counts(steps, items)
+        found.append(Counts(sum(_is_whole(step, nodes) for step in done)))
+        found.append(Counts(0, sum(_is_item(step.node.rpartition("/")[2], nodes) for step in done)))
+    return _sum(found)
 
 
-def steps_in(state: Mapping[str, Any]) -> int:
-    """Return how often steps of a workflow file have ended, by its state."""
-    ended = 0
-    for name, status in statuses(state):
-        visits = state[name].get("visits", 1)
-        ended += (visits if isinstance(visits, int) else 1) - (status in ("running", "skipped"))
-    return ended
+def ended_in(state: Mapping[str, Any], key: str, nodes: Mapping[str, Any]) -> Counts:
+    """Return what has ended of one step, by its record in the state; `nodes` are those of its workflow."""
+    name, record = key.rpartition("/")[2], state.get(key)
+    if not isinstance(record, Mapping):
+        return NOTHING
+    visits, found = record.get("visits", 1), [_noted(record)]
+    if f"{name}:{FINISHED}" not in nodes and isinstance(visits, int):
+        found.append(Counts(visits - (record.get("status") in ("running", "skipped"))))
+    items, is_work = state.get(f"{key}:items"), _is_item(f"{name}:item", nodes)
+    for item in items.values() if isinstance(items, Mapping) else ():
+        if isinstance(item, Mapping) and item.get("visit") == visits:
+            found.append(Counts(0, int("error" not in item)) if is_work else _noted(item))
+    return _sum(found)
+
+
+def _sum(found: Sequence[Counts]) -> Counts:
+    return Counts(sum(each.steps for each in found), sum(each.items for each in found))
+
+
+def _noted(record: Mapping[str, Any]) -> Counts:
+    """Return the steps and items that the record of a sub-workflow, an item of one or a for-each says have ended."""
+    match record.get(FINISHED):
+        case [int(steps), int(items)]:
+            return Counts(steps, items)
+    return NOTHING
+
+
+def _is_item(node: str, nodes: Mapping[str, Any]) -> bool:
+    """Return True if a node does the work of an item itself, and not in a sub-workflow."""
+    return node.endswith(":item") and "graph" not in nodes.get(node, {})
 
 
 def statuses(state: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -346,9 +377,10 @@ def statuses(state: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _is_whole(step: Step) -> bool:
-    """Return True if a finished step, whose wave is not over, is no helper, and has ended."""
-    if step.key is not None or ":" in step.node or step.node in NO_STEPS:
+def _is_whole(step: Step, nodes: Mapping[str, Any]) -> bool:
+    """Return True if a finished step, whose wave is not over, is no helper, not made of others, and has ended."""
+    own = step.node.rpartition("/")[2]
+    if step.key is not None or ":" in own or own in NO_STEPS or f"{own}:{FINISHED}" in nodes:
         return False
     try:
         said = [op.value for op in step.ops if op.kind == "set" and op.key == step.node]

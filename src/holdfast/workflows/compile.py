@@ -233,15 +233,17 @@ def handed_over(layout: Layout, state: State, result: Mapping[str, Any]) -> dict
     """What a workflow results in: the run's output, or the record of the step that it is of another workflow."""
     if not layout.shared:
         return {OUTPUT: result["output"]}
+    ended = layout.ended(state, layout.steps)
     if not layout.is_item:
         record = thaw(state[layout.shared])
         kept = {name: record[name] for name in ("visits", "round") if name in record}
-        return {layout.shared: {**kept, **result}}
+        ended = [now + before for now, before in zip(ended, record.get("done", (0, 0)), strict=True)]
+        return {layout.shared: {**kept, **result, "done": ended}}
     each = thaw(state[f"{layout.shared}:each"])
     kept = {name: each[name] for name in ("index", "visit")}
     if result["status"] == "failed":
         kept |= {name: each[name] for name in ("item", "inputs")}
-    return {f"{layout.shared}:items": {each["key"]: {**kept, **result}}}
+    return {f"{layout.shared}:items": {each["key"]: {**kept, **result, "done": ended}}}
 
 
 # From steps to nodes.

@@ -7,10 +7,10 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
 from holdfast.engine.context import Context
@@ -18,6 +18,7 @@ from holdfast.engine.decide import RouteFailed
 from holdfast.errors import INVALID, CommandRefused, HoldfastError, suggestion
 from holdfast.graph.graph import Graph
 from holdfast.journal.run_state import MORE_BUDGET
+from holdfast.names import LazyModule
 from holdfast.state.state import State, origin_of
 from holdfast.stores.base import shown_url
 from holdfast.workflows.model import Definition, Step
@@ -25,6 +26,11 @@ from holdfast.workflows.reading.checks import fits
 from holdfast.workflows.reading.problems import given
 from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets
 from holdfast.workflows.settings import Input, Limits, WorkflowSettings
+
+if TYPE_CHECKING:
+    from holdfast.views import run_view
+else:
+    run_view = LazyModule("views.run_view")
 
 
 class StepFailed(HoldfastError):
@@ -226,6 +232,18 @@ class Layout:
             yield self.items_key(name)
         for member in step.members:
             yield from self.keys_of(member.name)
+
+    def ended(self, state: Mapping[str, Any], names: Iterable[str]) -> list[int]:
+        """Return how many steps and items have ended in these steps, which a journal that is pruned does not tell.
+
+        The records of sub-workflows and for-each steps keep it as `done`.
+        """
+        nodes: dict[str, Any] = {}
+        for name, step in self.steps.items():
+            if step.for_each or step.members or step.workflow:
+                nodes |= {f"{name}:done": {}, f"{name}:item": {"graph": {}} if step.workflow else {}}
+        found = [run_view.ended_in(state, self.key(name), nodes) for name in names]
+        return [sum(each.steps for each in found), sum(each.items for each in found)]
 
     def record(self, state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         """Return what a step has left in the state."""

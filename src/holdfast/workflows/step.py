@@ -208,6 +208,8 @@ class Work:
         """Return the update of the step's own record: one more visit, unless the last visit is still running."""
         before = self.layout.record(state, self.step.name)
         counted = {**record, "visits": before.get("visits", 0) + (before.get("status") != "running")}
+        if "done" in before and "done" not in record:
+            counted["done"] = thaw(before["done"])
         if self.group:
             counted["round"] = self.layout.visits(state, self.group)
         return {self._key: counted}
@@ -491,8 +493,10 @@ class Items(Several):
             if failed and before.get("round") == self.layout.visits(state, group):
                 record = {"visits": before["visits"], "round": before["round"], "status": "running"}
                 return Command({self.layout.key(name): record}, self._sent_again(failed))
-        sends = tuple(self._sends(state))
-        return Command(self.work.begun(state, {"status": "running"}), sends or (self.done_node,))
+        sends, record = tuple(self._sends(state)), dict[str, Any](status="running")
+        if before:  # The items of this visit may have the keys of the last one's.
+            record["done"] = self.layout.ended(state, [name])
+        return Command(self.work.begun(state, record), sends or (self.done_node,))
 
     def not_begun(self, state: State, error: BaseException) -> Command:
         """Return what stands in for a first node that failed: the step has failed, and the run goes on."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import END, START, CheckpointNotFound, CorruptJournal, ExecutionError, RunNotFound, StateGraph
+from holdfast import (
+    END,
+    START,
+    CheckpointNotFound,
+    CorruptJournal,
+    ExecutionError,
+    RunNotFound,
+    StateGraph,
+    open_store,
+)
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.journal.checkpoint_ids import (
     decode_checkpoint,
@@ -18,6 +28,7 @@ from holdfast.journal.checkpoint_ids import (
 from holdfast.stores.base import Store, StoredCheckpoint
 from tests.cli.in_process import boom
 from tests.graphs import Log, chain, says
+from tests.workflows.workshop import Workshop
 
 
 def seqs(store: Store, run: str) -> list[int]:
@@ -162,3 +173,22 @@ def test_how_often_a_run_was_reset_is_sealed_with_its_marks() -> None:
         damaged = mark[:place] + bytes([mark[place] ^ 1]) + mark[place + 1 :]
         with pytest.raises(CorruptJournal):
             decode_checkpoint(key, StoredCheckpoint(7, 1.5, damaged, 0), "r")
+
+
+def test_a_step_of_several_nodes_is_named_after_its_end(tmp_path: Path) -> None:
+    """S1.15: `RUN@STEP` of a group is where all of its members are done."""
+    shop = Workshop(tmp_path)
+    shop.run("""
+    steps:
+      - {name: both, parallel: [{name: l, set: {x: 1}}, {name: r, set: {x: 1}}]}
+      - {name: z, set: {x: 1}}
+    """)
+    store = open_store(shop.url)
+
+    found = find_position(store, "r@both")
+    first = find_position(store, "r@both#1")
+    left = find_position(store, "r@l")
+    point = checkpoint_at(store, found)
+
+    assert found.seq is not None and found.seq == first.seq and left.seq is not None and found.seq > left.seq
+    assert point is not None and point.next == ("z",)

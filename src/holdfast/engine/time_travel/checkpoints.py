@@ -159,13 +159,15 @@ def _after_node(store: Store, info: RunInfo, place: str) -> int:
         node, visit = place, ""
     seen: dict[str, None] = {}
     finishes = []
+    ends = {node, f"{node}:done"}  # A step of several nodes ends with the last of them.
     for point in checkpoints_back(store, info):
         prefix = (
             "/".join(part.rpartition("#")[0] for part in point.frame.split("/")) + "/" if point.frame else ""
         )
         names = [prefix + name for name in point.nodes]
         seen |= dict.fromkeys(names)
-        if node in names:
+        if not ends.isdisjoint(names):
+            ends = {f"{node}:done"} if f"{node}:done" in names else ends
             if not visit:
                 return point.seq
             finishes.append(point.seq)
