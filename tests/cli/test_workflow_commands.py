@@ -141,6 +141,29 @@ def test_what_is_used_is_not_called_unused(call: Call, tmp_path: Path) -> None:
     assert call("validate", written(tmp_path, text), "--strict").code == 0
 
 
+def test_what_other_files_use_is_not_called_unused(call: Call, tmp_path: Path) -> None:
+    """R4.4: texts of `!file` and imported steps name inputs and constants of the file."""
+    (tmp_path / "prompt.txt").write_text("Hello, {{ inputs.name }} {{ vars.own }}")
+    (tmp_path / "common.yaml").write_text(
+        'vars: {word: Hi}\nsteps:\n  - {name: greet, set: {text: "{{ vars.lib.word }} {{ inputs.other }}"}}\n'
+    )
+    text = (
+        "workflow:\n"
+        "  name: w\n"
+        "  inputs: {name: {}, other: {}, idle: {}}\n"
+        "  vars: {own: 1}\n"
+        "  imports: [{file: common.yaml, as: lib}, {file: common.yaml, as: lonely}]\n"
+        "steps:\n"
+        "  - {name: x, uses: lib.greet}\n"
+        "  - {name: y, set: {text: !file prompt.txt}}\n"
+    )
+
+    told = call("validate", written(tmp_path, text), "--json").json["files"][0]
+
+    assert told["problems"] == []
+    assert told["warnings"] == ["inputs.idle is declared and never used; use it or remove it"]
+
+
 # inspect and draw
 
 

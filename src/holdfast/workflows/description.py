@@ -105,10 +105,11 @@ WRITING = ("POST", "PATCH")
 
 
 def warnings_of(definition: Definition, text: str) -> list[str]:
-    """Return every warning about a workflow, with the remedy; `text` is the file's."""
+    """Return every warning about a workflow, with the remedy; `text` is the file's, without those it takes in."""
     steps = [each for step in definition.steps for each in (step, *step.members)]
     calls_python = any(step.python is not None for step in steps)  # It may get all inputs and constants.
-    found = [] if calls_python else [*_unused(definition, text)]
+    texts = "\n".join((text, *_texts(definition.model_dump())))
+    found = [] if calls_python else [*_unused(definition, texts)]
     for step in steps:
         found += _about(step)
     if any(step.agent is not None for step in steps) and definition.workflow.limits.budget is None:
@@ -116,11 +117,21 @@ def warnings_of(definition: Definition, text: str) -> list[str]:
     return found
 
 
+def _texts(data: Any) -> Iterator[str]:
+    """Yield every text in data, also those that come from other files."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, (dict, list, tuple)):
+        for value in data.values() if isinstance(data, dict) else data:
+            yield from _texts(value)
+
+
 def _unused(definition: Definition, text: str) -> Iterator[str]:
+    imported = [each.as_ for each in definition.workflow.imports]
     for kind, names in (("inputs", definition.workflow.inputs), ("vars", definition.workflow.vars)):
         if not names or re.search(rf"\b{kind}\s*+(?![\s.\[:\w])", text):
             continue
-        used = _used(kind, text)
+        used = {*_used(kind, text), *(imported if kind == "vars" else ())}
         for name in names:
             if name not in used:
                 yield f"{kind}.{name} is declared and never used; use it or remove it"
