@@ -17,6 +17,7 @@ from holdfast import (
     END,
     START,
     CheckpointNotFound,
+    CodecError,
     HoldfastError,
     RunExists,
     State,
@@ -189,6 +190,12 @@ def test_a_manager_refuses_other_types_with_an_error_that_names_them(kept, state
     """S0.4: never an AttributeError."""
     with pytest.raises(HoldfastError, match=r"must be|what is saved|dag is|layer_index is"):
         CheckpointManager(kept).save_checkpoint(state, dag, layer)
+
+
+def test_a_value_that_cannot_be_saved_is_named_by_its_key(kept):
+    """S0.4: where it is in the state, and not only its type."""
+    with pytest.raises(CodecError, match=r"state key 'opened': cannot store value\['by'\]\[0\]"):
+        CheckpointManager(kept).save_checkpoint({"n": 1, "opened": {"by": [open]}}, {"name": "w"}, 1)
 
 
 def test_a_manager_refuses_other_ids_counts_and_stores(kept):

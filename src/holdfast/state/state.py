@@ -247,7 +247,10 @@ class State(_Core, Mapping[str, Any]):
         if self._handed is None:
             self._handed = {}
         if key not in self._handed:
-            raw = self._codec.encode(value)
+            try:
+                raw = self._codec.encode(value)
+            except CodecError as error:
+                raise CodecError(f"state key {key!r}: {error}") from None
             self._handed[key] = (raw, freeze(self._codec.decode(raw))[0])
         return self._handed[key][1]
 
