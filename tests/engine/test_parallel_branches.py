@@ -86,8 +86,9 @@ def test_the_results_are_in_the_state_of_the_fan_in_in_the_order_of_the_branches
     assert [dict(result) for result in seen] == [{"value": 7}, {"value": 100}]
 
 
-def test_the_results_are_gone_for_what_follows_the_fan_in():
-    """R4.1: also where a plain chain follows."""
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_results_are_gone_for_what_follows_the_fan_in(is_resumed, run):
+    """R4.1, S0.9: also where a plain chain follows, and in a run that is resumed after the fan-in."""
     seen: list[bool] = []
     graph = StateGraph(dict, name="fan")
     graph.add_node("ten", times(10))
@@ -98,8 +99,10 @@ def test_the_results_are_gone_for_what_follows_the_fan_in():
     graph.add_parallel_edge(START, "hundred", "total")
     graph.add_edge("total", "look")
     graph.add_edge("look", END)
-    assert graph.compile().invoke({"value": 1}).state == {"value": 1, "total": 110, "why": [], "looked": True}
-    assert seen == [False]
+    app = graph.compile(interrupt_before=["look"] if is_resumed else [])
+    out = app.invoke({"value": 1}, run_id=run)
+    out = app.resume(run) if is_resumed else out
+    assert out.state == {"value": 1, "total": 110, "why": [], "looked": True} and seen == [False]
 
 
 def test_a_branch_goes_along_its_edges_choices_and_loops_to_the_fan_in():

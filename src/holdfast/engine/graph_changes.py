@@ -367,8 +367,9 @@ def _preparations(
         yield made(record)
     for path, ops in list(renamed_keys(run, options.rename_keys or {}, codec, graph)):
         yield made(records.StateEdited(path, ops))
-    if known and not run.root.cells.keys() >= graph.schema.begun_keys:
-        fresh = [op for op in graph.schema.initial(codec, {}) if op.key not in run.root.cells]
+    there = run.root.cells.keys() | {key for node in graph.nodes.values() for key in node.clears}
+    if known and not there >= graph.schema.begun_keys:
+        fresh = [op for op in graph.schema.initial(codec, {}) if op.key not in there]
         yield made(records.StateEdited("", tuple(fresh)))
     for edit in edits(graph, run, options.update or {}, codec):
         yield made(edit)
