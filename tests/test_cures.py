@@ -82,6 +82,8 @@ ELSEWHERE = {
     ("service/service.py", "list_workflows"): "tests/service/test_service.py",
     ("service/service.py", "answer"): "tests/service/test_service.py",
     ("service/service.py", "cancel"): "tests/service/test_service.py",
+    ("web/context.py", "holdfast ui"): "tests/web/test_serve.py",
+    ("web/app.py", "holdfast ui"): "tests/web/test_serve.py",
     ("integrity/repair.py", "holdfast store fsck"): "no advice: it is who wrote a record",
     ("views/plain.py", "holdfast show"): "tests/cli/test_runs.py: it takes a lower limit of memory",
     ("workflows/workflow.py", "holdfast.register"): "tests/workflows/test_resume_by_id.py",

@@ -81,6 +81,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     "holdfast.service": {
         "service.catalogue": "Catalogue",
         "service.reading": "Reader RequestInvalid",
+        "service.roles": "Caller Tokens",
         "service.service": "ReadOnly Service TooManyRuns",
     },
     "holdfast.state": {
@@ -109,6 +110,10 @@ PUBLIC: dict[str, dict[str, str]] = {
         "views.family": "Family",
         "views.history": "History",
         "views.usage": "RunLedger",
+    },
+    "holdfast.web": {
+        "service.roles": "Caller Tokens",
+        "web.serving": "asgi",
     },
     "holdfast.workflows": {
         "graph.graph": "CircuitBreaker",

@@ -72,6 +72,8 @@ ENTRIES = {
     "submit": Entry(FLEET, "run", "Store a run for workers to execute."),
     "worker": Entry(FLEET, "worker", "Execute the runs that were submitted."),
     "mcp": Entry(FLEET, "mcp", "Serve workflows and runs to a language model."),
+    "serve": Entry(FLEET, "serve", "Serve workflows and runs over HTTP, and execute them."),
+    "ui": Entry(FLEET, "serve", "Look at runs in a browser, and answer what they ask."),
     "queue": Entry(FLEET, "fleet", "List, limit and pause queues."),
     "schedule": Entry(FLEET, "fleet", "Submit runs at the times of a cron expression."),
     "init": Entry(FILES, "workflow", "Write a first workflow file."),

@@ -22,7 +22,7 @@ from holdfast.journal.journal import Journal, unknown_run
 from holdfast.service import catalogue
 from holdfast.service.catalogue import Catalogue
 from holdfast.state.state import state_view
-from holdfast.stores.base import RunInfo, StatusCount, count_runs
+from holdfast.stores.base import LAST_SEQ, RunInfo, StatusCount, count_runs
 from holdfast.values import END, START, RunStatus
 from holdfast.views import usage
 from holdfast.views.charges import row_of, rows
@@ -278,8 +278,8 @@ class Reader:
                 break
         return found
 
-    def follow(self, run_id: str, after: str | int = 0) -> Following:
-        """Return a position in the events of a run, to read on from as the run goes on."""
+    def follow(self, run_id: str, after: str | int | None = 0) -> Following:
+        """Return a position in the events of a run, to read on from as the run goes on; `None` is its end now."""
         return Following(self.journal, self._info(run_id).run, after)
 
     # Graphs.
@@ -346,13 +346,22 @@ class Reader:
         return check_store(self.store, seal=self.journal.seal).as_json()
 
 
+_ALL = 1 << 40
+"""More events than an entry has."""
+
+
 class Following:
     """The events of a run as plain data with ids, read on from a position."""
 
-    def __init__(self, journal: Journal, run_id: str, after: str | int) -> None:
-        seq, number = _read_event_id(after)
-        self._skip = (seq, number)
+    def __init__(self, journal: Journal, run_id: str, after: str | int | None) -> None:
+        seq, number = (LAST_SEQ, 0) if after is None else _read_event_id(after)
         self._timeline = Timeline(journal, run_id, max(0, seq - 1))
+        self._skip = (self._timeline.seq, _ALL) if after is None else (seq, number)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The event after which it reads: entry, and number in the entry."""
+        return max(self._skip, (self._timeline.seq, 0))
 
     @property
     def status(self) -> str:
@@ -374,7 +383,7 @@ def _read_event_id(after: str | int) -> tuple[int, int]:
     seq, dot, number = str(after).partition(".")
     if not seq.isdecimal() or len(seq) > 10 or (dot and (not number.isdecimal() or len(number) > 10)):
         raise RequestInvalid(f"{after!r:.80} is no id of an event; those look like 12.0")
-    return int(seq), int(number) if dot else 1 << 40
+    return int(seq), int(number) if dot else _ALL
 
 
 def _is_of(step: str, name: str) -> bool:

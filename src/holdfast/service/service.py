@@ -37,14 +37,17 @@ from holdfast.errors import (
     NotPaused,
     Remedy,
     RunConflict,
+    StoreError,
     UnknownWorkflow,
 )
+from holdfast.events import CallbackObserver
 from holdfast.fleet.worker import History, Worker, WorkerEvent
 from holdfast.journal.copying import delete_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import NO_ANSWER, RunState
 from holdfast.journal.sealing import Seal
 from holdfast.service.catalogue import Catalogue, Offered, Source
+from holdfast.service.metrics import Meter, metrics
 from holdfast.service.reading import Reader, RequestInvalid
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores import open_store
@@ -73,6 +76,10 @@ class ReadOnly(HoldfastError):
     """A service that only shows runs was asked to change something."""
 
     exit_code = INVALID
+
+
+class NotReady(StoreError):
+    """A service cannot do its work now."""
 
 
 class TooManyRuns(HoldfastError):
@@ -120,6 +127,10 @@ class Service(Reader):
             tell,
         )
         self._workers: list[tuple[Worker, threading.Thread]] = []
+        self.meter = Meter()
+        """What this process has executed."""
+        if self._closes_store:
+            self.meter.time_commits(opened)
 
     # The worker.
 
@@ -131,9 +142,10 @@ class Service(Reader):
                 self.catalogue.for_workers(),
                 concurrency=self._concurrency,
                 history=self._history,
+                observer=CallbackObserver(self.meter),
                 tell=self._tell,
             )
-            thread = threading.Thread(target=_work, args=(worker,), name="holdfast worker")
+            thread = threading.Thread(target=_work, args=(worker,), name="holdfast-worker")
             self._workers = [*self._workers, (worker, thread)]
             thread.start()
         return self
@@ -175,6 +187,17 @@ class Service(Reader):
             "worker": self.has_worker,
             "workflows": len(self.catalogue.offered),
         }
+
+    def ready(self) -> dict[str, Any]:
+        """Return the health of a service that can do its work; raise `NotReady` otherwise."""
+        found = self.health()
+        if not self.read_only and not self.has_worker:
+            raise NotReady("no worker of this service executes runs")
+        return found
+
+    def metrics(self) -> str:
+        """Return runs, queues, steps, costs and the time of commits in the text format of Prometheus."""
+        return metrics(self, self.meter)
 
     # New runs.
 

@@ -1,0 +1,157 @@
+"""`holdfast serve` and `holdfast ui`: workflows and runs over HTTP and in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.options import JSON, STORE_ONLY, Options, flag, number, repeated, value
+from holdfast.cli.render import print_json
+from holdfast.cli.session import Session, command
+from holdfast.cli.store_option import lasting_url
+from holdfast.service.roles import TOKEN_VARIABLE, Caller, Tokens, new_token
+from holdfast.stores.base import namespace_in, shown_url, wanted_namespace
+from holdfast.web.serving import LOOPBACK, NotServed, asgi, is_loopback, listen, login_path
+from holdfast.web.serving import serve as serve_app
+
+if TYPE_CHECKING:
+    import socket
+
+    from starlette.applications import Starlette
+
+WORKFLOWS = click.argument("workflows", metavar="[FOLDER|FILE|MODULE:APP]...", nargs=-1)
+HOST = value(
+    "--host",
+    "ADDRESS",
+    "Where to listen; another address than one of this machine needs tokens.",
+    default="127.0.0.1",
+    show_default=True,
+)
+PORT = number("--port", 0, "N", "The port; 0 takes a free one.", 8420)
+SHARED = (
+    number("--concurrency", 1, "N", "How many runs execute at once.", 3),
+    flag("--read-only", "Only show runs: execute nothing and change nothing."),
+    flag("--allow-inline", "Let clients send workflow files: they may then run any command here."),
+    repeated(
+        "--allow-host hosts", "NAME", "A name under which the server is reached, as in jobs.example.org."
+    ),
+)
+
+
+@command(
+    WORKFLOWS,
+    HOST,
+    PORT,
+    value(
+        "--token-file",
+        "FILE",
+        f"Tokens of callers, a line each: NAME:ROLE[@NAMESPACE] TOKEN. {TOKEN_VARIABLE} is one more, for everything.",
+        type=click.Path(path_type=Path),
+    ),
+    SHARED,
+    STORE_ONLY,
+    JSON,
+)
+def serve(session: Session, options: Options) -> None:
+    """Serve the runs of a store over HTTP, and execute runs of the workflows that are named.
+
+    FOLDER is a folder of workflow files; clients can start these workflows and no others. The API is under /api/v1,
+    described by /api/v1/openapi.json; /metrics is for Prometheus. Runs of a server that was killed go on when it is
+    started again, and any number of `holdfast worker` processes may share the store.
+
+    The server listens to this machine only, where everybody may use it; at another --host, callers need a token. A
+    role is read, answer or operate. Ctrl+C lets the steps under way finish and saves the runs.
+
+    \b
+    Example:
+      holdfast serve workflows/
+      holdfast serve shop.orders:app --store postgresql://localhost/jobs --port 8080
+      holdfast serve workflows/ --host 0.0.0.0 --allow-host jobs.example.org --token-file tokens
+    """
+    url = lasting_url(session.url())
+    tokens = Tokens.read(options.token_file, os.environ, _namespace(url))
+    if not is_loopback(options.host) and not tokens:
+        raise NotServed(
+            f"{options.host} can be reached from other machines, and there are no tokens; give --token-file FILE with "
+            f"a line such as `me:operate {new_token()}`, or set {TOKEN_VARIABLE}"
+        )
+    app, listening = _app(url, options, tokens)
+    _serve(session, app, listening, shown_url(url), options)
+
+
+def _namespace(url: str) -> str:
+    return namespace_in(url) or wanted_namespace()
+
+
+def _app(url: str, options: Options, tokens: Tokens) -> tuple[Starlette, socket.socket]:
+    listening = listen(options.host, options.port)
+    hosts = (*LOOPBACK, *(name.lower() for name in options.hosts))
+    if options.host not in ("0.0.0.0", "::"):
+        hosts = (*hosts, options.host)
+    app = asgi(
+        url,
+        options.workflows,
+        tokens=tokens,
+        hosts=hosts,
+        read_only=options.read_only,
+        allow_inline=options.allow_inline,
+        concurrency=options.concurrency,
+    )
+    return app, listening
+
+
+def _serve(
+    session: Session, app: Starlette, listening: socket.socket, store: str, options: Options, link: str = ""
+) -> None:
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def ready() -> None:
+        """Say where it is served, once it is."""
+        facts = {
+            "address": address,
+            "store": store,
+            "api": f"{address}/api/v1",
+            "read_only": options.read_only,
+        }
+        if link:
+            facts["link"] = f"{address}{link}"
+        if session.as_json:
+            print_json(facts)
+            sys.stdout.flush()
+        else:
+            click.echo(f"serving {store} at {facts.get('link', address)}; Ctrl+C stops it", err=True)
+        if link and not options.no_open:
+            webbrowser.open(f"{address}{link}")
+
+    serve_app(app, listening, ready)
+
+
+@command(
+    WORKFLOWS,
+    PORT,
+    flag("--no-open no_open", "Print the link and open no browser."),
+    SHARED,
+    STORE_ONLY,
+    JSON,
+)
+def ui(session: Session, options: Options) -> None:
+    """Look at the runs of a store in a browser, answer what they ask, and execute runs of the workflows named.
+
+    The link that is opened works once, and gives the browser a session; other programs of this machine get nothing.
+
+    \b
+    Example:
+      holdfast ui
+      holdfast ui workflows/ --no-open
+    """
+    url = lasting_url(session.url())
+    caller = Caller("you", "operate", _namespace(url))
+    options.host = "127.0.0.1"
+    app, listening = _app(url, options, Tokens([(new_token(), caller)]))
+    _serve(session, app, listening, shown_url(url), options, login_path(app, caller))

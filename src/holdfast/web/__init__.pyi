@@ -1,0 +1,7 @@
+# Written by docs/make_stubs.py from holdfast/names.py.
+
+from holdfast.service.roles import Caller as Caller
+from holdfast.service.roles import Tokens as Tokens
+from holdfast.web.serving import asgi as asgi
+
+__all__: list[str]

@@ -1,0 +1,265 @@
+"""The ASGI app: routes of the API and the pages, what every response carries, and what starts and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.errors import HoldfastError
+from holdfast.service.reading import RequestInvalid
+from holdfast.service.roles import Caller, Unauthorized
+from holdfast.service.service import LONGEST_WAIT, Service
+from holdfast.values import RunStatus
+from holdfast.web import problems
+from holdfast.web.context import COOKIE, SESSION_SECONDS, Context
+from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_body, read_query
+from holdfast.web.streams import Streams
+
+MOST_BYTES = 5_000_000
+"""How many bytes the body of a request may have."""
+
+MOST_CAPSULE_BYTES = 200_000_000
+"""How many bytes a capsule that is sent may have."""
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_WAIT = 0.05
+
+
+def make_app(context: Context, *, pages: bool = True) -> Starlette:
+    """Return the app of a context."""
+    api = Api(context)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        for each in context.services.values():
+            each.start()
+        try:
+            yield
+        finally:
+            api.streams.close()
+            for each in context.services.values():
+                await run_in_threadpool(each.close)
+
+    routes: list[BaseRoute] = [*api.routes()]
+    if pages and importlib.util.find_spec("holdfast.web.pages") is not None:
+        routes += importlib.import_module("holdfast.web.pages").page_routes(context)
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, context=context)],
+        exception_handlers={
+            HoldfastError: problems.on_error,
+            Exception: problems.on_crash,
+            404: _not_found,
+            405: _not_found,
+        },
+        lifespan=lifespan,
+    )
+    app.state.context, app.state.streams = context, api.streams
+    return app
+
+
+class NoSuchPath(HoldfastError):
+    """There is nothing at this path, or nothing for this method."""
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    found = NoSuchPath(f"there is no {request.method} {request.url.path!r:.200}")
+    document = {**problems.problem(found), "status": status}
+    headers = getattr(error, "headers", None)
+    return JSONResponse(document, status, headers=headers, media_type="application/problem+json")
+
+
+class Guard:
+    """Refuses requests of other sites and under other names, and puts the same headers on every response."""
+
+    def __init__(self, app: ASGIApp, context: Context) -> None:
+        self._app, self._context = app, context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in message["headers"]}
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in known)]
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            self._context.check_site(request)
+        except HoldfastError as error:
+            await problems.response(error)(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+
+class Api:
+    """The handlers of the API."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self.streams = context, Streams()
+        self._document = openapi()
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the API, of its document, of the metrics and of logins."""
+        made = [
+            Route(
+                f"{PREFIX}{endpoint.path}",
+                partial_async(self._answer, endpoint),
+                methods=[endpoint.method],
+                name=f"{endpoint.method} {endpoint.path}",
+            )
+            for endpoint in ENDPOINTS
+        ]
+        return [
+            *made,
+            Route(f"{PREFIX}/openapi.json", self._openapi, methods=["GET"]),
+            Route(f"{PREFIX}/login-links", self._login_link, methods=["POST"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
+            Route("/login", self._login, methods=["GET"]),
+        ]
+
+    async def _openapi(self, request: Request) -> Response:
+        return JSONResponse(self._document)
+
+    async def _metrics(self, request: Request) -> Response:
+        self._context.require(request, "read")
+        text = await run_in_threadpool(self._context.service_of(request).metrics)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _login_link(self, request: Request) -> Response:
+        caller = self._context.require(request, "read")
+        return JSONResponse({"path": f"/login?code={self._context.logins.add(caller)}", "seconds": 300})
+
+    async def _login(self, request: Request) -> Response:
+        caller = self._context.logins.take(request.query_params.get("code", ""))
+        if caller is None:
+            raise Unauthorized("this link was used, or is too old; `holdfast ui` makes another")
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            COOKIE,
+            self._context.sessions.add(caller),
+            max_age=int(SESSION_SECONDS),
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    # Endpoints.
+
+    async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
+        """Answer a request by the method of the service that its endpoint names."""
+        if endpoint.is_open:
+            service, caller = next(iter(self._context.services.values())), Caller("anybody")
+        else:
+            caller = self._context.require(request, endpoint.role)
+            service = self._context.service_of(request)
+        given: dict[str, Any] = dict(request.path_params)
+        given |= read_query(endpoint, request.query_params.multi_items())
+        if endpoint.call == "import_":
+            given["data"] = await _body(request, MOST_CAPSULE_BYTES)
+        elif endpoint.body is not None:
+            given |= read_body(endpoint, await _json(request))
+        if endpoint.acts and endpoint.call != "validate":
+            given["who"] = caller.name
+        if endpoint.answers == "events" and "text/event-stream" in request.headers.get("accept", ""):
+            return await self._stream(service, request, given)
+        seconds = given.pop("wait" if endpoint.acts else "seconds", None)
+        if endpoint.call == "wait":
+            return await self._waited(service, given["run_id"], seconds or 0.0, {})
+        found = await run_in_threadpool(partial(getattr(service, endpoint.call), **given))
+        if seconds:
+            return await self._waited(service, found["run_id"], seconds, found)
+        if endpoint.answers == "capsule":
+            name = "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in given["run_id"])[:80]
+            headers = {"content-disposition": f'attachment; filename="{name}.capsule"'}
+            return Response(found, media_type="application/octet-stream", headers=headers)
+        return JSONResponse(found)
+
+    async def _waited(self, service: Service, run_id: str, seconds: float, first: dict[str, Any]) -> Response:
+        """Answer when a run has stopped, or after so many seconds; no thread waits meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(seconds, LONGEST_WAIT)
+        while loop.time() < end:
+            found = await run_in_threadpool(partial(service.store.runs, run=run_id))
+            if not found or found[0].status not in (RunStatus.QUEUED, RunStatus.RUNNING):
+                break
+            await asyncio.sleep(_WAIT)
+        return JSONResponse({**first, **await run_in_threadpool(service.wait, run_id, None)})
+
+    async def _stream(self, service: Service, request: Request, given: dict[str, Any]) -> Response:
+        after = request.headers.get("last-event-id") or str(given.get("after", "0"))
+        found = await run_in_threadpool(service.events, given["run_id"], after, 1)
+        status = await run_in_threadpool(partial(service.store.runs, run=given["run_id"]))
+        if not found and status and status[0].status == RunStatus.COMPLETED:
+            return Response(status_code=204)  # A browser does not connect again after this.
+        events = self.streams.follow(service, given["run_id"], after)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+def partial_async(
+    answer: Callable[[Endpoint, Request], Awaitable[Response]], endpoint: Endpoint
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler of requests for one endpoint."""
+
+    async def handle(request: Request) -> Response:
+        return await answer(endpoint, request)
+
+    return handle
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Return the body of a request; refuse one that is too long without reading it all."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most:
+            raise problems.TooLong(f"the body may have {most:,} bytes")
+    return bytes(data)
+
+
+async def _json(request: Request) -> Any:
+    data = await _body(request, MOST_BYTES)
+    if not data:
+        return {}
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestInvalid(f"the body must be application/json, not {kind!r:.80}")
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise RequestInvalid(f"the body is no JSON: {error}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,166 @@
+"""Events of runs as server-sent events: one reader for each run that anybody follows, shared by all who do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from holdfast.errors import HoldfastError
+from holdfast.service.service import Service, TooManyRuns
+from holdfast.values import RunStatus
+
+logger = logging.getLogger("holdfast.web")
+
+POLL = 0.25
+"""Seconds between two looks at the journal of a run that is followed."""
+
+KEPT = 2_000
+"""How many events of a run are kept for its followers; who is slower reads the journal."""
+
+QUIET = 15.0
+"""Seconds after which a comment keeps a quiet connection open."""
+
+MOST_STREAMS = 2_000
+"""How many streams are open at once."""
+
+AT_ONCE = 500
+"""How many events are read from the journal at once."""
+
+Place = tuple[int, int]
+
+
+def place_of(event_id: str) -> Place:
+    """Return the place of an event, by which events are ordered."""
+    seq, _, number = event_id.partition(".")
+    return int(seq), int(number or 0)
+
+
+class LiveRun:
+    """A run that somebody follows: its latest events, read once for all."""
+
+    def __init__(self, service: Service, run_id: str) -> None:
+        self._service, self._run = service, run_id
+        self.events: list[dict[str, Any]] = []
+        self.first: Place = (0, 0)
+        """All events after this place are kept."""
+        self.is_over = False
+        self.followers = 0
+        self._changed = asyncio.Event()
+        self._started = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to read, from the run's end now."""
+        self._task = asyncio.get_running_loop().create_task(self._read())
+
+    def stop(self) -> None:
+        """End reading."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def started(self) -> None:
+        """Wait until it is known from where on events are kept."""
+        await self._started.wait()
+
+    async def changed(self, seconds: float) -> bool:
+        """Wait for more events, or for the end; `False` after so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _read(self) -> None:
+        try:
+            following = await run_in_threadpool(self._service.follow, self._run, None)
+            self.first = following.place
+            self._started.set()
+            while following.status != RunStatus.COMPLETED:
+                found = await run_in_threadpool(lambda: list(following.read()))
+                if found:
+                    self._add(found)
+                else:
+                    await asyncio.sleep(POLL)
+        except HoldfastError as error:
+            logger.warning("the events of run %s cannot be followed: %s", self._run, error)
+        finally:
+            self.is_over = True
+            self._started.set()
+            self._changed.set()
+
+    def _add(self, found: list[dict[str, Any]]) -> None:
+        events = [*self.events, *found]
+        cut = max(0, len(events) - KEPT)
+        if cut:
+            self.first = place_of(events[cut - 1]["id"])
+        self.events = events[cut:]
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Streams:
+    """The runs that are followed now."""
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[int, str], LiveRun] = {}
+        self._open = 0
+
+    @property
+    def readers(self) -> int:
+        """How many runs are read for followers."""
+        return len(self._live)
+
+    async def follow(self, service: Service, run_id: str, after: str) -> AsyncIterator[str]:
+        """Yield the events of a run after one of them, each once and in order, as server-sent events."""
+        if self._open >= MOST_STREAMS:
+            raise TooManyRuns(f"{self._open} streams are open; close some, or read /events page by page")
+        key = (id(service), run_id)
+        live = self._live.get(key)
+        if live is None or live.is_over:
+            live = self._live[key] = LiveRun(service, run_id)
+            live.start()
+        live.followers += 1
+        self._open += 1
+        try:
+            await live.started()
+            async for text in self._events(live, service, run_id, after):
+                yield text
+        finally:
+            self._open -= 1
+            live.followers -= 1
+            if not live.followers:
+                live.stop()
+                if self._live.get(key) is live:
+                    del self._live[key]
+
+    async def _events(self, live: LiveRun, service: Service, run_id: str, after: str) -> AsyncIterator[str]:
+        last, place = after, (place_of(after) if "." in after else (int(after), 1 << 40))
+        yield ": follow\n\n"
+        while True:
+            if place < live.first:  # From the journal: what came before the first event that is kept.
+                batch = await run_in_threadpool(service.events, run_id, last, AT_ONCE)
+                if not batch:
+                    place = max(place, live.first)
+            else:
+                batch = [event for event in live.events if place_of(event["id"]) > place]
+            for event in batch:
+                last, place = event["id"], place_of(event["id"])
+                yield f"id: {last}\nevent: {event['type']}\ndata: {json.dumps(event)}\n\n"
+            if batch:
+                continue
+            if live.is_over:
+                yield "event: end\ndata: {}\n\n"
+                return
+            if not await live.changed(QUIET):
+                yield ": quiet\n\n"
+
+    def close(self) -> None:
+        """End all streams."""
+        for live in list(self._live.values()):
+            live.stop()

@@ -1,0 +1,173 @@
+"""The HTTP API: workflows, runs, commands, events, capsules, and errors as problem documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from holdfast.service import Service
+from holdfast.service.roles import NEEDS
+from holdfast.web.endpoints import ENDPOINTS
+
+API = "/api/v1"
+
+
+def get(client: TestClient, path: str, **query: Any) -> Any:
+    answer = client.get(f"{API}{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def post(client: TestClient, path: str, status: int = 200, **body: Any) -> Any:
+    answer = client.post(f"{API}{path}", json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def paused(client: TestClient) -> str:
+    found = post(client, "/workflows/review/runs", wait=60)
+    assert found["status"] == "paused"
+    return str(found["run_id"])
+
+
+def test_every_endpoint_names_a_method_of_the_service_and_its_role() -> None:
+    for endpoint in ENDPOINTS:
+        assert callable(getattr(Service, endpoint.call)), endpoint.path
+        assert not endpoint.acts or endpoint.call in (*NEEDS, "validate"), endpoint.path
+
+
+def test_a_run_is_submitted_executed_listed_and_shown(client: TestClient) -> None:
+    """R3.7: a workflow is executed by POST, and its runs and stages are listed and shown."""
+    done = post(client, "/workflows/greet/runs", inputs={"name": "Ada"}, run_id="web-1", wait=60, tags=["x"])
+    assert (done["status"], done["output"]) == ("completed", "hello Ada")
+    assert [line["run_id"] for line in get(client, "/runs", tag="x", status="completed")["runs"]] == ["web-1"]
+    run = get(client, "/runs/web-1")
+    assert run["output"] == "hello Ada" and [step["name"] for step in run["steps"]] == ["write"]
+    assert get(client, "/runs/web-1/steps/write")["output"] == "hello Ada"
+    assert get(client, "/runs/web-1/state", keys="inputs")["state"]["inputs"]["name"] == "Ada"
+    assert get(client, "/runs/web-1/wait", seconds=1)["status"] == "completed"
+    assert len(get(client, "/runs/web-1/history")["checkpoints"]) == len(
+        get(client, "/checkpoints", run_id="web-1")
+    )
+    assert get(client, "/workflows/greet")["inputs"]["required"] == ["name"]
+    assert get(client, "/costs", by="day")["total"]["cost"] == 0
+    assert client.get("/metrics").text.count('holdfast_runs{status="completed"} 1') == 1
+
+
+def test_a_question_is_answered_over_http(client: TestClient) -> None:
+    """R2.6: a paused run carries its prompt; the call that answers it is in the problem of a resume."""
+    run = paused(client)
+    [pause] = get(client, f"/runs/{run}/status")["pauses"]
+    assert pause["prompt"] == "Publish it?"
+    refused = post(client, f"/runs/{run}/resume", status=409)
+    assert refused["code"] == "command_refused"
+    assert refused["remedies"][0]["path"] == f"{API}/runs/{run}/answer"
+
+    post(client, f"/runs/{run}/answer", value="yes", question=pause["question"])
+
+    assert get(client, f"/runs/{run}/wait", seconds=60)["output"] == "published yes"
+
+
+def test_runs_are_steered_forked_and_moved(client: TestClient) -> None:
+    run = paused(client)
+    assert post(client, f"/runs/{run}/edit", update={"inputs.topic": "ebb"})["applied"]
+    fork = post(client, f"/runs/{run}/fork", at="@draft")["run_id"]
+    assert get(client, f"/runs/{fork}/wait", seconds=60)["status"] == "paused"
+    assert post(client, f"/runs/{fork}/cancel", reason="no")["status"] == "cancelled"
+    again = post(client, f"/runs/{run}/rerun", step="draft")["run_id"]
+    assert get(client, f"/runs/{again}/wait", seconds=60)["status"] == "paused"
+    assert post(client, f"/runs/{again}/promote")["run"]["run_id"] == run
+    assert get(client, "/diff", one=fork, other=again)
+    capsule = client.get(f"{API}/runs/{run}/capsule")
+    assert capsule.headers["content-type"] == "application/octet-stream"
+    assert client.delete(f"{API}/runs/{fork}").json()["deleted"]
+    imported = client.post(f"{API}/runs/import", content=capsule.content)
+    assert imported.status_code == 200 and imported.json()["outcome"] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/runs/nobody", 404, "run_not_found"),
+        ("/workflows/nothing", 404, "unknown_workflow"),
+        ("/runs?limit=0", 400, "request_invalid"),
+        ("/runs?limit=x", 400, "request_invalid"),
+        ("/runs?colour=red", 400, "request_invalid"),
+        ("/runs?status=ill", 400, "request_invalid"),
+        ("/runs?cursor=!", 400, "request_invalid"),
+        ("/diff", 400, "request_invalid"),
+        ("/nowhere", 404, "no_such_path"),
+    ],
+)
+def test_errors_are_problem_documents(client: TestClient, path: str, status: int, code: str) -> None:
+    answer = client.get(f"{API}{path}")
+
+    assert answer.status_code == status and answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == code and answer.json()["detail"]
+
+
+def test_bad_bodies_are_refused(client: TestClient) -> None:
+    path = f"{API}/workflows/greet/runs"
+    for body, what in (
+        ('{"inputs": 1}', "inputs must be of type object"),
+        ('{"wait": -1}', "wait must be from 0"),
+        ('{"colour": "red"}', "no field 'colour'"),
+        ("[1]", "must be a JSON object"),
+        ("{", "no JSON"),
+        ('{"wait": NaN}', "no JSON"),
+        ("[" * 100_000, "no JSON"),
+    ):
+        answer = client.post(path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400 and what in answer.json()["detail"], answer.text
+    assert client.post(path, content="{}", headers={"content-type": "text/plain"}).status_code == 400
+    missing = post(client, "/workflows/greet/runs", status=422)
+    assert "'name' is missing" in missing["detail"]
+    many = client.post(path, content=b"x" * 5_000_001, headers={"content-type": "application/json"})
+    assert many.status_code == 413
+
+
+def streamed(client: TestClient, run: str, after: str | None, most: int) -> list[dict[str, Any]]:
+    """The first events of a stream, which is then dropped."""
+    headers = {"accept": "text/event-stream", **({} if after is None else {"last-event-id": after})}
+    found: list[dict[str, Any]] = []
+    with client.stream("GET", f"{API}/runs/{run}/events", headers=headers) as answer:
+        if answer.status_code == 204:
+            return []
+        for line in answer.iter_lines():
+            if line.startswith("data: {") and line != "data: {}":
+                found.append(json.loads(line.removeprefix("data: ")))
+            if line == "event: end" or len(found) == most:
+                break
+    return found
+
+
+def test_a_dropped_stream_goes_on_without_loss_or_repeats(client: TestClient) -> None:
+    """R3.7: events as a stream; Last-Event-ID continues after any of them."""
+    run = post(client, "/workflows/greet/runs", inputs={"name": "s"}, wait=60)["run_id"]
+    every = get(client, f"/runs/{run}/events")
+    found: list[dict[str, Any]] = []
+    while True:
+        page = streamed(client, run, found[-1]["id"] if found else None, 2)
+        found += page
+        if not page:
+            break
+    assert found == every and len(every) > 4
+
+
+def test_the_openapi_document_is_made_of_the_table(client: TestClient) -> None:
+    document = client.get(f"{API}/openapi.json").json()
+    assert document["openapi"] == "3.1.0" and len(document["paths"]) > 30
+    post_ = document["paths"]["/api/v1/runs/{run_id}/answer"]["post"]
+    assert post_["x-role"] == "answer"
+
+
+def test_what_workflows_wrote_is_data_and_secrets_stay_out(client: TestClient, folder: Path) -> None:
+    run = post(client, "/workflows/greet/runs", inputs={"name": "<script>x</script>"}, wait=60)
+    answer = client.get(f"{API}/runs/{run['run_id']}")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "script-src 'self'" in answer.headers["content-security-policy"]

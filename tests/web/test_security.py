@@ -1,0 +1,131 @@
+"""Who may do what over HTTP: tokens and roles, hosts and origins, sessions of browsers, and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from holdfast.service.roles import Caller, Forbidden, Tokens, TokensInvalid
+from holdfast.web import asgi
+from holdfast.web.context import COOKIE, Buckets, Rate, RateExceeded
+from tests.web.conftest import ANSWER, OPERATE, OTHER, READ, bearer
+from tests.web.test_api import API, paused, post
+
+GREET = f"{API}/workflows/greet/runs"
+
+
+@pytest.fixture
+def bare(client: TestClient) -> Iterator[TestClient]:
+    """A client of the same server without a token."""
+    yield TestClient(client.app, raise_server_exceptions=False)
+
+
+def test_roles_bound_what_a_token_may_do(client: TestClient, bare: TestClient) -> None:
+    """R1.13: token-protected; a role reads, answers or operates."""
+    run = paused(client)
+    body = {"inputs": {"name": "x"}}
+    assert bare.get(f"{API}/runs").status_code == 401
+    assert bare.get(f"{API}/runs", headers=bearer("wrong" * 5)).status_code == 401
+    assert bare.get(f"{API}/runs/{run}", headers=bearer(READ)).status_code == 200
+    refused = bare.post(f"{API}/runs/{run}/answer", json={"value": "yes"}, headers=bearer(READ))
+    assert refused.status_code == 403 and "needs 'answer'" in refused.json()["detail"]
+    assert bare.post(GREET, json=body, headers=bearer(ANSWER)).status_code == 403
+    assert bare.get(f"{API}/runs/{run}/capsule", headers=bearer(ANSWER)).status_code == 403
+    given = bare.post(f"{API}/runs/{run}/answer", json={"value": "yes"}, headers=bearer(ANSWER))
+    assert given.status_code == 200 and given.json()["by"] == "reviewer"
+    assert bare.get("/metrics").status_code == 401 and bare.get(f"{API}/health").status_code == 200
+
+
+def test_a_token_sees_only_its_namespace(client: TestClient, bare: TestClient) -> None:
+    run = post(client, "/workflows/greet/runs", inputs={"name": "x"})["run_id"]
+    assert bare.get(f"{API}/runs/{run}", headers=bearer(OTHER)).status_code == 404
+    assert bare.get(f"{API}/runs", headers=bearer(OTHER)).json()["runs"] == []
+    own = bare.post(GREET, json={"inputs": {"name": "y"}, "wait": 60}, headers=bearer(OTHER)).json()
+    assert own["status"] == "completed"
+    assert client.get(f"{API}/runs/{own['run_id']}").status_code == 404
+
+
+def test_other_names_and_other_sites_are_refused(client: TestClient) -> None:
+    """Against DNS rebinding and cross-site requests."""
+    for host in ("evil.example", "testserver.evil.example", "", "[::1", "testserver@evil.example:1"):
+        assert client.get(f"{API}/runs", headers={"host": host}).status_code == 403
+    body = {"inputs": {"name": "x"}}
+    for headers in (
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://testserver.evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ):
+        answer = client.post(GREET, json=body, headers=headers)
+        assert answer.status_code == 403 and "may not change" in answer.json()["detail"]
+    assert client.post(GREET, json=body, headers={"origin": "http://testserver"}).status_code == 200
+    form = client.post(GREET, content='{"inputs":{"name":"x"}}', headers={"content-type": "text/plain"})
+    assert form.status_code == 400
+
+
+def test_a_login_link_gives_a_browser_one_session(client: TestClient, bare: TestClient) -> None:
+    """R1.13: a browser gets its token as a cookie that no script reads and no other site sends."""
+    link = client.post(f"{API}/login-links").json()["path"]
+    answer = bare.get(link, follow_redirects=False)
+    assert answer.status_code == 303 and answer.headers["location"] == "/"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie and OPERATE not in cookie
+    assert bare.get(f"{API}/runs").status_code == 200
+    assert TestClient(client.app).get(link, follow_redirects=False).status_code == 401
+
+
+async def test_a_form_needs_the_token_of_its_session(client: TestClient) -> None:
+    context = client.app.state.context  # type: ignore[attr-defined]
+
+    def request(session: str) -> Request:
+        return Request({"type": "http", "headers": [(b"cookie", f"{COOKIE}={session}".encode())]})
+
+    token = context.csrf(request("mine"))
+    await context.check_csrf(request("mine"), {"csrf": token})
+    for wrong in ({"csrf": context.csrf(request("other"))}, {"csrf": ""}, {}):
+        with pytest.raises(Forbidden):
+            await context.check_csrf(request("mine"), wrong)
+
+
+def test_tokens_come_from_a_file_that_is_the_operator_s_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"# of the team\nci:operate {'a' * 16}\n\nada:answer@books {'b' * 20}\n")
+    path.chmod(0o644)
+    with pytest.raises(TokensInvalid, match="chmod 600"):
+        Tokens.read(path, {})
+    path.chmod(0o600)
+    tokens = Tokens.read(path, {"HOLDFAST_TOKEN": "c" * 16})
+    assert tokens.find("a" * 16) == Caller("ci", "operate")
+    assert tokens.find("b" * 20) == Caller("ada", "answer", "books")
+    assert tokens.find("c" * 16) == Caller("token", "operate") and tokens.find("d" * 16) is None
+    for line in ("ci:god " + "a" * 16, "ci:read short", "nothing"):
+        path.write_text(line)
+        with pytest.raises(TokensInvalid, match="tokens:1: a line is NAME:ROLE"):
+            Tokens.read(path, {})
+    with pytest.raises(TokensInvalid, match="fewer than 16"):
+        Tokens.read(None, {"HOLDFAST_TOKEN": "short"})
+
+
+def test_too_many_requests_and_guesses_are_refused(client: TestClient, bare: TestClient) -> None:
+    buckets = Buckets(Rate(0.001, 3))
+    for _ in range(3):
+        buckets.take("me")
+    with pytest.raises(RateExceeded):
+        buckets.take("me")
+    buckets.take("you")
+    codes = {bare.get(f"{API}/runs", headers=bearer(f"guess-number-{n}")).status_code for n in range(20)}
+    assert codes == {401, 429}
+    assert client.get(f"{API}/runs").status_code == 200
+
+
+def test_a_server_that_only_reads_refuses_commands(tmp_path: Path, folder: Path) -> None:
+    app = asgi(f"sqlite:///{tmp_path / 'runs.db'}", [folder], read_only=True, hosts=("testserver",))
+    with TestClient(app) as reader:
+        answer = reader.post(GREET, json={"inputs": {"name": "x"}})
+        assert answer.status_code == 403 and answer.json()["code"] == "read_only"
+        assert reader.get(f"{API}/ready").json()["worker"] is False
