@@ -21,7 +21,6 @@ from holdfast.cli.commands.store import COPIED_KEYS, COPY_KEYS, MIGRATE_KEYS, ST
 from holdfast.cli.errors import error_as_json
 from holdfast.cli.execution import Ending
 from holdfast.cli.main import ENTRIES, commands
-from holdfast.cli.plans import PlanView, Row
 from holdfast.engine.transfer import CopyOutcome
 from holdfast.fleet.queues import QueueLine
 from holdfast.fleet.schedules import ScheduleLine
@@ -46,6 +45,7 @@ from holdfast.views.comparison import ComparedRun, Comparison, Side, StateDiffer
 from holdfast.views.family import Branch, Family, Member
 from holdfast.views.history import CheckpointView, History, KeyChange, Point
 from holdfast.views.plain import View
+from holdfast.views.plans import PlanView, Row
 from holdfast.views.run_view import (
     AnnotationView,
     FaultView,

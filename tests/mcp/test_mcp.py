@@ -171,8 +171,11 @@ def test_every_tool_says_what_it_does_and_returns_what_it_declares(portal, share
         points = caller.call("history", run_id=run_id)["checkpoints"]
         assert caller.call("list_checkpoints", run_id=run_id)["checkpoints"]
         ident = points[-1]["checkpoint_id"]
-        assert caller.call("get_checkpoint_info", checkpoint_id=ident)["run_id"] == run_id
+        point = caller.call("get_checkpoint_info", checkpoint_id=points[0]["checkpoint_id"])
+        assert point["run_id"] == run_id and point["progress"] == {"done": 1, "total": 5}
         assert caller.call("diff", a=ident, b=points[0]["checkpoint_id"])["diff"]
+        planned = caller.call("plan_resume", run_id=run_id)
+        assert [step["what"] for step in planned["steps"]][:2] == ["kept", "asked"]
         assert "queues" in caller.call("queue_stats")
 
         forked = caller.call("fork", run_id=run_id, checkpoint=points[0]["checkpoint_id"])
@@ -194,7 +197,7 @@ def test_a_failed_run_is_resumed_and_repeats_nothing(portal, folder):
     ):
         found = caller.call("execute_workflow", workflow="fragile")
         assert found["status"] == "failed" and "the gate is closed" in str(found["error"])
-        assert [each["tool"] for each in found["next_calls"]] == ["resume"]
+        assert [each["tool"] for each in found["next_calls"]] == ["plan_resume", "resume"]
         (folder / "open").touch()
         assert caller.call("resume", run_id=found["run_id"])["output"] == "through"
         assert ran(folder) == ["first", "gated", "gated"]

@@ -149,6 +149,8 @@ def test_a_failed_run_is_resumed_and_a_cancelled_one_too(service: Service, workf
     """R3.7: runs are cancelled, resumed and deleted; a run that failed or was cancelled is resumed."""
     failed = service.execute("broken", wait=SECONDS)
     assert failed["status"] == "failed" and failed["error"]["step"] == "fails"
+    plan = service.plan_resume(failed["run_id"])
+    assert [step["what"] for step in plan["steps"]] == ["kept", "rerun"] and not plan["refused"]
     (workflows / "fixed").write_text("")
     assert service.resume(failed["run_id"], who="op")["status"] in ("queued", "running", "completed")
     assert service.wait(failed["run_id"], SECONDS)["status"] == "completed"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import ExecutionError
-from holdfast.cli.plans import plan_rows
+from holdfast.views.plans import plan_rows
 from tests.engine.plan_checks import plan_and_resume
 from tests.workflows.workshop import Workshop
 

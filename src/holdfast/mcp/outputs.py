@@ -114,6 +114,7 @@ def _next_calls(run_id: str, status: str, pauses: list[Data]) -> list[Data]:
             ]
         case "failed" | "interrupted":
             return [
+                _because("see what a resume would do", "plan_resume", run_id=run_id),
                 _because(
                     "when the cause is corrected: continue after the last finished step",
                     "resume",

@@ -154,28 +154,25 @@ CALLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "list_checkpoints": ("list_checkpoints", {}),
     "list_runs": ("list_runs", {}),
     "list_workflows": ("list_workflows", {}),
+    "plan": ("plan_resume", {"run_id": "{run}"}),
     "read": ("get_run", {"run_id": "{run}"}),
     "rerun": ("rerun", {"run_id": "{run}", "step": "{step}"}),
     "resume": ("resume", {"run_id": "{run}"}),
+    "skip": ("skip", {"run_id": "{run}", "step": "{step}"}),
 }
 """The tool of each action of a remedy, and its arguments. An action that is not here is for the operator."""
-
-RESUME_OPTIONS: tuple[str, ...] = ()
-"""The options of a resume that a model may give."""
 
 
 def call_of(remedy: Remedy) -> Data | None:
     """Return a remedy as the call of a tool, or `None` if only the operator can do it."""
-    if remedy.action not in CALLS or (
-        remedy.action == "resume" and set(remedy.options) - set(RESUME_OPTIONS)
-    ):
+    if remedy.action not in CALLS or (remedy.action == "resume" and remedy.options):
         return None
     tool, arguments = CALLS[remedy.action]
     names = {"run": remedy.run_id, **{name: str(value) for name, value in remedy.options.items()}}
     given = {name: value.format_map(names) for name, value in arguments.items()}
     if not all(given.values()):
         return None
-    return call(tool, **given, **(remedy.options if remedy.action == "resume" else {}))
+    return call(tool, **given)
 
 
 def remedy_data(remedies: Iterable[Remedy]) -> Iterator[Data]:

@@ -298,6 +298,12 @@ def diff(
     return Reply({"diff": asked.service.diff(a, b)})
 
 
+@tool("plan_resume", READS, outputs.ANY, TOOLS)
+def plan_resume(asked: Call, run_id: RunId) -> Reply:
+    """Say what resume would do with a run: which steps are kept, which run, and what that may cost. Runs nothing."""
+    return Reply(asked.service.plan_resume(run_id))
+
+
 @tool("checkpoints", READS, outputs.ANY, TOOLS)
 def list_checkpoints(
     asked: Call,
@@ -313,7 +319,7 @@ def list_checkpoints(
 def get_checkpoint_info(
     asked: Call, checkpoint_id: Annotated[str, Field(description="The id of a checkpoint.")]
 ) -> Reply:
-    """Show one checkpoint: its run, when it was saved, which steps were finished, and which come next."""
+    """Show one checkpoint: its run, when it was saved, how far the run was, which steps come next, and its state."""
     return Reply(asked.service.checkpoint(checkpoint_id))
 
 
@@ -356,10 +362,22 @@ def resume(
 ) -> Follow:
     """Continue a run that failed, was interrupted or paused, or passes a gate. Finished steps are not repeated.
 
-    To answer a question, call answer instead.
+    plan_resume says beforehand what this would do. To answer a question, call answer instead.
     """
     asked.service.resume(run_id, who=asked.who)
     return Follow(run_id, timeout_seconds)
+
+
+@tool("skip", DESTROYS, outputs.RUN, TOOLS)
+def skip(
+    asked: Call,
+    run_id: RunId,
+    step: Annotated[str, Field(description="The step that is left out.")],
+    reason: Annotated[str, Field(description="Why, for those who read the run later.")] = "",
+) -> Follow:
+    """Leave out a step that is about to run, waits, failed or was interrupted. Then call resume."""
+    asked.service.skip(run_id, step, reason=reason, who=asked.who)
+    return Follow(run_id, 0.0)
 
 
 @tool("pause", ORDERS, outputs.RUN, TOOLS)

@@ -164,14 +164,11 @@ class Reader:
     def run(self, run_id: str) -> dict[str, Any]:
         """Return a run: status, progress, steps, what it waits for, inputs, output, costs."""
         view = self._view(run_id)
-        facts = view.as_json()
-        steps = [step for step in view.steps if step.status != "skipped"]
-        done = sum(step.status == "completed" for step in steps)
         return {
-            **facts,
+            **view.as_json(),
             "pauses": [pause_facts(pause) for pause in view.pauses],
             "held": self._held(view.line),
-            "progress": {"done": done, "total": len(steps)},
+            "progress": _progress(view),
         }
 
     def status(self, run_id: str) -> dict[str, Any]:
@@ -257,14 +254,15 @@ class Reader:
         return [point.as_json() for point in checkpoint_list(self.store, infos, limit)]
 
     def checkpoint(self, ident: str) -> dict[str, Any]:
-        """Return a checkpoint: its place in the run, its state, its tags and notes."""
+        """Return a checkpoint: its place in the run, how far that was, its state, its tags and notes."""
         info, seq = find_checkpoint_info(self.journal, ident)
         stored = self.store.checkpoints(info.run, before=seq + 1, limit=1)[0]
         saved, codec = decode_checkpoint(info.key, stored, info.run), ViewCodec()
         run = self.journal.load(info, codec, seq).run
         state = state_view(run.root.cells, codec, info.run, saved.id, run.root.last_node, run.updated_at)
         said = annotation_at(info, self.journal.load(info, CODEC).run, seq)
-        facts = {"workflow": info.workflow, "status": run.status, "state": plain(state)}
+        progress = _progress(run_view(self.journal, info.run, upto=seq))
+        facts = {"workflow": info.workflow, "status": run.status, "progress": progress, "state": plain(state)}
         return {**CheckpointView(info.run, saved).as_json(), **facts, **said.as_json()}
 
     # Events.
@@ -389,6 +387,12 @@ def _read_event_id(after: str | int) -> tuple[int, int]:
 def _is_of(step: str, name: str) -> bool:
     """Return whether the id of a step is one of a step with that name."""
     return "/".join(part.partition("#")[0].partition(":")[0] for part in step.split("/")) == name
+
+
+def _progress(view: RunView) -> dict[str, int]:
+    """Return how many steps are completed, of those that are not skipped."""
+    statuses = [step.status for step in view.steps if step.status != "skipped"]
+    return {"done": statuses.count("completed"), "total": len(statuses)}
 
 
 def pause_facts(pause: PauseView) -> dict[str, Any]:

@@ -53,6 +53,7 @@ from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores import open_store
 from holdfast.stores.base import RunInfo, Store, wait_for_change
 from holdfast.values import RunStatus
+from holdfast.views.plans import PlanView
 from holdfast.views.runs import run_pauses
 from holdfast.workflows.scope import place_in_state
 from holdfast.workflows.workflow import Workflow, returned
@@ -409,6 +410,13 @@ class Service(Reader):
         requeue(self.journal, info.run, place, codec=codec)
         self._look()
         return self.status(info.run)
+
+    def plan_resume(self, run_id: str) -> dict[str, Any]:
+        """Return what `resume` would do with every step of a run, and why, and what that may cost; change nothing."""
+        info = self._info(run_id)
+        app = self._known_app(info)
+        run = self.journal.load(info, self._codec(info)).run
+        return PlanView.of(app.plan_resume(info.run), run, app.graph.nodes).as_json()
 
     def edit(
         self, run_id: str, update: Mapping[str, Any], *, reason: str = "", who: str = ""
