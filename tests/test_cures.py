@@ -66,6 +66,8 @@ CURES: dict[tuple[str, str], Cure] = {}
 
 ELSEWHERE = {
     ("engine/loop.py", "resume"): "tests/engine/test_exhaustion.py: it takes a process without memory",
+    ("engine/continuation.py", "resume"): "tests/engine/test_if_exists.py",
+    ("engine/continuation.py", "choose_run_id"): "tests/engine/test_if_exists.py",
     ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
     ("engine/waves.py", "skip"): "tests/workflows/test_commands.py: a step that ran beside itself",
     ("cli/command_lines.py", "app.skip"): "tests/workflows/test_commands.py: the same",
@@ -74,6 +76,7 @@ ELSEWHERE = {
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
     ("cli/session.py", "resume"): "tests/integrity/test_fsck.py",
     ("cli/session.py", "look_elsewhere"): "tests/cli/test_store_option.py",
+    ("cli/commands/run.py", "holdfast resume"): "tests/cli/test_resume_plan.py",
     ("cli/commands/run.py", "holdfast runs"): "tests/cli/test_fleet_commands.py: after a queue is full",
     ("fleet/schedules.py", "list_schedules"): "tests/cli/test_fleet_commands.py",
     ("fleet/schedules.py", "replace_schedule"): "tests/cli/test_fleet_commands.py",
@@ -573,7 +576,7 @@ def a_run_whose_program_the_worker_does_not_know(bench: Bench) -> None:
     told = next(line for line in worker.stderr if "left to others" in line)
     worker.terminate()
     worker.communicate(timeout=60)
-    option = re.search(r"holdfast worker (--app) MODULE:ATTRIBUTE", told)
+    option = re.search(r"holdfast worker (--app) MODULE:NAME", told)
     assert option is not None, told
     worker = start(bench.folder, "worker", option[1], "shop:graph", "--until-idle", "--store", bench.url)
     said = worker.communicate(timeout=60)

@@ -282,14 +282,14 @@ def test_a_run_of_a_program_tells_a_worker_that_does_not_know_it_what_is_missing
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=60)
 
-    assert "runs of workflow 'w'" in told and "holdfast worker --app MODULE:ATTRIBUTE" in told
+    assert "runs of workflow 'w'" in told and "holdfast worker --app MODULE:NAME" in told
     assert worker.returncode == 0
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--app", "shop"), "is not of the form MODULE:ATTRIBUTE"),
+        (("--app", "shop"), "is not of the form MODULE:NAME"),
         (("--app", "no_such_shop:app"), "there is no module 'no_such_shop'"),
         (("--app", "broken_shop:app"), "importing broken_shop fails: ZeroDivisionError"),
         (("--app", "hungry_shop:app"), "hungry_shop needs the package 'no_such_food'"),

@@ -95,7 +95,7 @@ class Screen(io.StringIO):
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store may come from a program that does not check the names of nodes and runs."""
     monkeypatch.setattr("holdfast.graph.validation._names", lambda graph: ())
-    monkeypatch.setattr("holdfast.engine.runner.Runner.new_run_id", lambda self, run_id: run_id)
+    monkeypatch.setattr("holdfast.engine.runner.Runner.new_run_id", lambda self, run_id, **how: run_id)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 import shutil
 import sys
@@ -11,15 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.session import config_of
-from holdfast.cli.store_option import absolute_url, default_url, same_store
+from holdfast.cli.store_option import absolute_url, config_in, default_url, same_store
+from holdfast.state.codec import Codec
 from holdfast.views.run_view import resume_call
+from holdfast.views.runs import recorded_app
 from holdfast.views.terminal import visible
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo
     from holdfast.views.run_view import PauseView
+
+
+_STARTS = frozenset({"invoke", "ainvoke", "stream", "astream", "resume", "aresume", "submit", "rerun", "run"})
+"""Methods that start runs."""
 
 
 def command_line(name: str, run_id: str, *words: str, store: str) -> str:
@@ -53,23 +59,39 @@ def _line(name: str, values: Sequence[str], options: Sequence[str]) -> str:
     return _pasteable([*program(), *name.split(), *values, *options])
 
 
-def resume_line(run_id: str, url: str, queue: str = "", *, is_of_program: bool = False) -> str:
-    """Return the command that resumes a run, by workers if it is in a queue; for a Python program the call."""
-    if is_of_program:
+def resume_line(run_id: str, url: str, queue: str = "", *, is_of_program: bool = False, app: str = "") -> str:
+    """Return the command that resumes a run, by workers if it is in a queue.
+
+    For a Python program whose `app` is not known that is a call.
+    """
+    words = app_words(app) if is_of_program else []
+    if is_of_program and not words:
         return resume_call(run_id)
-    return command_line("resume", run_id, *(["--detach"] if queue else []), store=url)
+    return command_line("resume", run_id, *(["--detach"] if queue else words), store=url)
 
 
 def resume_line_of(journal: Journal, info: RunInfo) -> str:
     """Return the command or the call that resumes a stored run."""
-    is_of_program = not info.queue and "workflow_file" not in config_of(journal, info)
-    return resume_line(info.run, journal.store.url, info.queue, is_of_program=is_of_program)
+    app = app_of(journal, info)
+    return resume_line(
+        info.run,
+        journal.store.url,
+        info.queue,
+        is_of_program=app is not None and not info.queue,
+        app=app or "",
+    )
+
+
+def app_of(journal: Journal, info: RunInfo) -> str | None:
+    """Return where the app of a Python run is, empty if that is not known; `None` for a run of a workflow file."""
+    run = journal.load(info, Codec()).run
+    return recorded_app(journal, info, run, config_in(run))
 
 
 def answer_line(pause: PauseView, url: str, queue: str = "") -> str:
     """Return the command that answers a pause, or passes a gate."""
     if pause.is_gate or pause.is_wait:
-        return resume_line(pause.run_id, url, queue, is_of_program=pause.is_of_program)
+        return resume_line(pause.run_id, url, queue, is_of_program=pause.is_of_program, app=pause.app)
     return command_line("answer", pause.run_id, f"{pause.handle}={pause.example}", store=url)
 
 
@@ -78,24 +100,55 @@ def answerable(pauses: Sequence[PauseView], url: str, queue: str = "") -> list[d
     return [{**pause.as_json(), "command": answer_line(pause, url, queue)} for pause in pauses]
 
 
-def doubt_lines(run_id: str, store: str, *, in_program: bool = False) -> list[str]:
+def doubt_lines(run_id: str, store: str, *, in_program: bool = False, words: Sequence[str] = ()) -> list[str]:
     """Return the commands, or calls, that resume past an interrupted step that may not be repeated unasked."""
     ways = (("rerun", "it did not happen: run it again"), ("skip", "it did happen: continue after it"))
-    if in_program:
+    if in_program and not words:
         return [f"  app.resume({run_id!r}, if_interrupted={way!r})  # {meaning}" for way, meaning in ways]
     return [
-        f"  {command_line('resume', run_id, '--if-interrupted', way, store=store)}  # {meaning}"
+        f"  {command_line('resume', run_id, *words, '--if-interrupted', way, store=store)}  # {meaning}"
         for way, meaning in ways
     ]
 
 
-def skip_lines(run_id: str, step: str, store: str, *, in_program: bool = False) -> list[str]:
+def skip_lines(
+    run_id: str, step: str, store: str, *, in_program: bool = False, words: Sequence[str] = ()
+) -> list[str]:
     """Return the commands, or calls, that resume a run without the result of a step."""
     ways = [f"app.skip({run_id!r}, {step!r})", resume_call(run_id)]
-    if not in_program:
-        words = ("steps", "skip", run_id, step), ("resume", run_id)
-        ways = [command_line(*each, store=store) for each in words]
+    if not in_program or words:
+        skip = command_line("steps skip", run_id, store=store)
+        ways = [f"{skip} {_pasteable([step])}", command_line("resume", run_id, *words, store=store)]
     return ["leave its result out, then resume:", *(f"  {way}" for way in ways)]
+
+
+def app_words(app: str) -> list[str]:
+    """Return the option that names the app of a run as it was recorded, if a command can import it from here.
+
+    A file must be there, and start nothing when it is imported; it is read, and not executed.
+    """
+    place, _, attribute = app.rpartition(":")
+    if not place.endswith(".py"):
+        return ["--app", app] if app else []
+    path, here = Path(place), Path.cwd()
+    if not _can_be_imported(path):
+        return []
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return ["--app", f"{shown}:{attribute}"]
+
+
+def _can_be_imported(path: Path) -> bool:
+    """Return whether the code of a file, outside functions and `if` statements, seems to start no runs."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    left_out = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If)
+    parts = [
+        node for statement in tree.body if not isinstance(statement, left_out) for node in ast.walk(statement)
+    ]
+    calls = [node.func for node in parts if isinstance(node, ast.Call)]
+    return not any(isinstance(call, ast.Attribute) and call.attr in _STARTS for call in calls)
 
 
 def store_words(store: str) -> str:

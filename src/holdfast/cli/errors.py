@@ -33,30 +33,30 @@ REMEDIES = {
     "cancel": ("cancel {run}", "stop it with: {command}"),
     "check": ("store fsck", "`{command}` tells what is intact"),
     "choose_run_id": ("", "choose another --run-id"),
-    "confirm": ("resume {run}", "`{command}` shows what it would run with, and --trust confirms it"),
+    "confirm": ("resume {run}{given}", "`{command}` shows what it would run with, and --trust confirms it"),
     "delete": ("delete {run}", "remove it with: {command}"),
     "extend": ("runs extend {run}", "give it more time with: {command}"),
     "export": ("capsule export RUN -o FILE", "`{command}` writes one"),
-    "fork": ("fork {run} --run", "begin a run there with: {command}"),
+    "fork": ("fork {run} --run{given}", "begin a run there with: {command}"),
     "list_checkpoints": ("checkpoints list", "`{command}` shows what is there"),
     "list_runs": ("runs", "`{command}` lists those that are there"),
     "list_schedules": ("schedule list", "`{command}` lists those that are there"),
     "look_elsewhere": ("", "if it was run elsewhere, give the workflow file, or --store URL"),
     "make_keys": ("capsule keygen -o NAME", "`{command}` makes a pair"),
     "migrate": ("store migrate", "run `{command}` as its owner"),
-    "plan": ("resume {run} --plan", "plan the resume again with: {command}"),
+    "plan": ("resume {run} --plan{given}", "plan the resume again with: {command}"),
     "read": ("show {run}", "`{command}` shows it"),
     "repair": ("store fsck --repair", "`{command}` restores it from the journal"),
     "replace_schedule": ("", "replace it with --replace, or choose another name"),
-    "rerun": ("rerun {run} --from {step}", "run this one again with: {command}"),
+    "rerun": ("rerun {run} --from {step}{given}", "run this one again with: {command}"),
     "resume": ("resume {run}{given}", "resume with: {command}"),
     "reuse": ("run FILE --reuse {run}", "start a new run that reuses what is still the same with: {command}"),
     "set_max_iterations": (
-        "resume {run}",
+        "resume {run}{given}",
         "set limits.max_iterations in the file to {limit} or more, then: {command}",
     ),
     "settle": (
-        "resume {run} --if-interrupted rerun",
+        "resume {run} --if-interrupted rerun{given}",
         "look what became of it, then resume with: {command}, or skip instead of rerun",
     ),
     "skip": ("steps skip {run} {step}", "leave its result out with: {command}, and then resume the run"),
@@ -78,7 +78,8 @@ def in_commands(remedy: Remedy, place: str = "", detach: bool = False) -> str:
     run, last = shlex.quote(remedy.run_id), ""
     if run.startswith("-") and "--reuse" not in words:
         words, last = words.replace(" {run}", "", 1), f" -- {run}"
-    command = words.format(run=run, given=_given(options), **quoted)
+    named = {name: value for name, value in options.items() if f"{{{name}}}" not in words + phrase}
+    command = words.format(run=run, given=_given(named), **quoted)
     if "store" in options:
         place = f" --store {quoted['store']}"
     where = "" if remedy.action in _ANYWHERE else place

@@ -15,6 +15,7 @@ from holdfast.cli import errors
 from holdfast.cli.command_lines import answerable, command_line, doubt_lines, skip_lines
 from holdfast.cli.lines import Watch, watching
 from holdfast.cli.options import ExecutionOptions, RunOptions
+from holdfast.cli.programs import Program
 from holdfast.cli.questions import (
     GATES,
     AnsweredElsewhere,
@@ -31,7 +32,7 @@ from holdfast.cli.questions import (
     wording_of,
 )
 from holdfast.cli.render import json_text, local_time, place_in_code, print_json, shortened
-from holdfast.cli.session import config_of
+from holdfast.cli.store_option import config_in, config_of
 from holdfast.cli.targets import REPLANNED, Target, stored_workflow
 from holdfast.engine.blocking import RunInterrupted, RunTerminated
 from holdfast.engine.commands.control import answer
@@ -44,11 +45,11 @@ from holdfast.events import Observer
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.run_state import DONE as FINISHED
-from holdfast.journal.run_state import FAILED
+from holdfast.journal.run_state import FAILED, RunState
 from holdfast.values import RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import View, plain
-from holdfast.views.progress import DONE, HELPERS, PENDING, Progress, Tally, place_of
+from holdfast.views.progress import DONE, HELPERS, PENDING, Progress, Tally, graph_rows, place_of
 from holdfast.views.run_view import (
     NOTHING,
     Counts,
@@ -126,13 +127,20 @@ def kept_at(app: App, info: RunInfo, seq: int | None) -> Kept | None:
 def _kept(app: App, loaded: Loaded) -> Kept:
     run, state = loaded.run, state_of(loaded, app._settings)
     spent = total(*run.spending.values()).cost
+    is_of_file = "workflow_file" in config_in(run)
     return Kept(
-        counts=counted(run),
+        counts=counted(run) if is_of_file else Counts(run.steps_done),
         seconds=run.seconds,
         cost=spent,
         spent=spent,
-        statuses=tuple(statuses(state)),
+        statuses=tuple(statuses(state) if is_of_file else ((name, "completed") for name in _finished(run))),
     )
+
+
+def _finished(run: RunState) -> list[str]:
+    """Return the nodes of a Python graph whose last steps are finished, as far back as the path of the run goes."""
+    active = {step.node for step in run.active() if step.status != FINISHED}
+    return [name for name in dict.fromkeys(run.path) if name not in active]
 
 
 def reused_steps(app: App, ids: Iterable[str]) -> Counts:
@@ -180,6 +188,12 @@ class Ending(View):
     """The step that failed because another one set the same key."""
     is_in_doubt: bool = False
     """Whether it failed at an interrupted step that may not be repeated unasked."""
+    app: str = ""
+    """What was given as `--app`."""
+
+    @property
+    def _app_words(self) -> list[str]:
+        return ["--app", self.app] if self.app else []
 
     @property
     def resume(self) -> str | None:
@@ -188,7 +202,7 @@ class Ending(View):
         if self.status == RunStatus.COMPLETED or lost:
             return None
         asking = [word for text in self._examples() for word in ("--answer", text)]
-        return command_line("resume", self.run_id, *asking, store=self.store)
+        return command_line("resume", self.run_id, *self._app_words, *asking, store=self.store)
 
     @property
     def stats_json(self) -> dict[str, Any]:
@@ -263,11 +277,11 @@ class Ending(View):
         if kept is not None:
             lines = [f"{kept.counts.text('finished')} kept ({_saved(kept.seconds, kept.cost)})"]
         if self.colliding:
-            return [*lines, *skip_lines(self.run_id, self.colliding, self.store)]
+            return [*lines, *skip_lines(self.run_id, self.colliding, self.store, words=self._app_words)]
         if not self.is_in_doubt:
             return [*lines, f"resume with: {resume}"]
         doubt = "find out whether it took effect, then resume with one of:"
-        return [*lines, doubt, *doubt_lines(self.run_id, self.store)]
+        return [*lines, doubt, *doubt_lines(self.run_id, self.store, words=self._app_words)]
 
     def _paused(self) -> list[str]:
         lines = [f"paused: run {self.run_id}"]
@@ -338,13 +352,18 @@ class Execution:
     """One command's work on one run."""
 
     def __init__(
-        self, workflow: Workflow, app: App, url: str, options: ExecutionOptions, before: Kept | None = None
+        self,
+        workflow: Workflow | Program,
+        app: App,
+        url: str,
+        options: ExecutionOptions,
+        before: Kept | None = None,
     ) -> None:
         self._workflow, self._app, self._url = workflow, app, url
         self._options, self._before = options, before
         self._began = time.monotonic()
         self._terminal = Terminal(options.out)
-        self._tally = Tally(app.graph)
+        self._tally = Tally(app.graph, of_file=workflow.definition is not None)
         self._replanned: Any = None
         """When the run was last given another version of its workflow file, as far as is known."""
 
@@ -352,7 +371,9 @@ class Execution:
         """Start, continue past every gate that somebody opens, print how it ended; return the exit code."""
         check_conditions(self._options.fail_on_state, self._workflow.definition)
         settle(GIT_TIMEOUT)
-        progress = Progress(rows_of(self._workflow.definition.steps), self._workflow.scrub)
+        of_file = self._workflow.definition
+        rows = rows_of(of_file.steps) if of_file is not None else graph_rows(self._app.graph)
+        progress = Progress(rows, self._workflow.scrub, of_file=of_file is not None)
         if self._before is not None:
             progress.keep(dict(self._before.statuses))
             progress.keep_items(dict(self._before.items))
@@ -560,7 +581,10 @@ class Execution:
         seconds = time.monotonic() - self._began
         before = self._before if status in (RunStatus.COMPLETED, RunStatus.PAUSED) else None
         ran = self._tally.counts()
-        return Ending(status, run_id, self._workflow.name, self._url, seconds, ran=ran, before=before)
+        app = self._workflow.given if isinstance(self._workflow, Program) else ""
+        return Ending(
+            status, run_id, self._workflow.name, self._url, seconds, ran=ran, before=before, app=app
+        )
 
     def _scrubbed(self, text: str) -> str:
         return str(self._workflow.scrub(text))

@@ -171,6 +171,12 @@ OTHER_WORKFLOW = value(
     "Continue with this workflow file instead of the one that the run was started with.",
     type=file_path(exists=True),
 )
+APP = value(
+    "--app",
+    "MODULE:NAME",
+    "Execute the run of a Python program with this App or StateGraph: jobs.report:app, or a file, report.py:app. It is "
+    "imported from this folder, or as installed.",
+)
 REMAP = repeated("--remap", "OLD=NEW", "A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW.")
 SET = repeated("--set changes", "NAME=VALUE", "Change the state first, as `runs edit` does.")
 PLAN = flag("--plan", "Print what would be kept and what would run, step by step; do nothing.")

@@ -377,10 +377,10 @@ def all_steps(steps: Iterable[Step]) -> Iterable[Step]:
         yield from all_steps(step.members)
 
 
-def question_names(definition: Definition) -> set[str]:
+def question_names(definition: Definition | None) -> set[str]:
     """Return the names of all questions of a workflow file, whether they are open or not."""
     names = set()
-    for step in all_steps(definition.steps):
+    for step in all_steps(definition.steps) if definition is not None else ():
         if step.ask is None:
             continue
         asked = [question.name for question in step.ask.questions]
@@ -406,8 +406,10 @@ def _plain(default: Any) -> Any:
 # The conditions of `--fail-on-state`.
 
 
-def check_conditions(conditions: Iterable[str], definition: Definition) -> None:
+def check_conditions(conditions: Iterable[str], definition: Definition | None) -> None:
     """Refuse a condition on a step that the workflow does not have, because it could never hold."""
+    if definition is None:
+        return
     known = {*NO_STEPS, *(step.name for step in all_steps(definition.steps))}
     for condition in conditions:
         name = condition.partition("=")[0].removeprefix("steps.").partition(".")[0]

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.command_lines import answer_line, command_line, doubt_lines, resume_line, skip_lines
+from holdfast.cli.command_lines import (
+    answer_line,
+    app_words,
+    command_line,
+    doubt_lines,
+    resume_line,
+    skip_lines,
+)
 from holdfast.cli.render import (
     local_time,
     print_block,
@@ -53,22 +60,29 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
 
 def _print_next_command(view: RunView, url: str, held: str | None) -> None:
     line = view.line
+    app = view.app
+    words = app_words(app) if app and not line.queue else []
     lost = line.is_dead and not line.is_orphaned
     answered = line.status == RunStatus.PAUSED and not view.pauses
     stopped = line.status in (RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.CANCELLED)
     if view.fault is not None and view.fault.type == "StepInterrupted":
-        ways = doubt_lines(view.run_id, url, in_program=view.workflow_file is None)
+        ways = doubt_lines(view.run_id, url, in_program=view.workflow_file is None, words=words)
         print_block("find out whether it took effect, then resume with one of:", "\n".join(ways))
     elif view.fault is not None and view.fault.type == "ParallelWrite" and stopped:
         first, *ways = skip_lines(
-            view.run_id, view.fault.step, url, in_program=view.workflow_file is None and not line.queue
+            view.run_id,
+            view.fault.step,
+            url,
+            in_program=view.workflow_file is None and not line.queue,
+            words=words,
         )
         print_block(first, "\n".join(ways))
     elif held is not None:
         click.echo(f"\nlet workers try again: {resume_line(view.run_id, url, line.queue)}")
     elif lost or answered or stopped:
         of_program = view.workflow_file is None and not line.queue
-        click.echo(f"\nresume with: {resume_line(view.run_id, url, line.queue, is_of_program=of_program)}")
+        resume = resume_line(view.run_id, url, line.queue, is_of_program=of_program, app=app)
+        click.echo(f"\nresume with: {resume}")
 
 
 def _print_annotation(said: AnnotationView) -> None:

@@ -6,11 +6,13 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.command_lines import app_of, app_words
 from holdfast.cli.options import AT_HELP, RUN_HELP, Options
 from holdfast.cli.render import print_json, print_table
 from holdfast.cli.store_option import (
@@ -29,8 +31,7 @@ from holdfast.cli.store_option import (
 from holdfast.engine.owner import liveness
 from holdfast.engine.resume import find_run
 from holdfast.engine.time_travel.checkpoints import Position, find_position, parted
-from holdfast.errors import CorruptJournal, Remedy, RunNotFound, StoreError, problem_of
-from holdfast.state.codec import Codec
+from holdfast.errors import CorruptJournal, HoldfastError, Remedy, RunNotFound, StoreError, problem_of
 from holdfast.stores.base import is_server
 from holdfast.stores.inspection import exists, repaired_as
 from holdfast.views.runs import find_run_info, run_line
@@ -38,9 +39,11 @@ from holdfast.views.terminal import one_line
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
     from holdfast.views.run_view import RunLine
+
+NEED_APP = ("resume", "fork", "rerun", "plan", "settle", "set_max_iterations", "confirm")
+"""Remedies that execute a run; those of Python programs need `--app`."""
 
 LONG = 2_000
 """How many characters a line of a message has at most."""
@@ -61,12 +64,40 @@ class Session(contextlib.ExitStack):
             raise click.UsageError("--store and --file both say where the runs are; give one of them")
         self.given, self.as_json = store, as_json
         self._journal = journal
+        self.app = ""
+        """What was given as `--app`."""
         self._of_file = None if file is None else store_of_file(file)[0]
         """Where a workflow file says that the runs are."""
+
+    def __exit__(self, *error: Any) -> bool | None:
+        """Close the stores. Remedies of an error that concern Python runs say where their app is."""
+        problem = error[1]
+        if self._journal is not None and isinstance(problem, HoldfastError) and problem.remedies:
+            problem.remedies = tuple(self._for_program(remedy) for remedy in problem.remedies)
+        return super().__exit__(*error)
+
+    def _for_program(self, remedy: Remedy) -> Remedy:
+        """Return a remedy that executes a run with the app of its program, or, if that is not known, as a call."""
+        run = parted(remedy.run_id)[0] or remedy.run_id
+        if remedy.action not in NEED_APP or "app" in remedy.options or self._journal is None:
+            return remedy
+        with contextlib.suppress(HoldfastError):
+            for info in self._journal.store.runs(run=run):
+                app = app_of(self._journal, info)
+                if app is not None and not info.queue:
+                    words = ["--app", self.app] if self.app else app_words(app)
+                    options = {**remedy.options, "app": words[-1]} if words else {}
+                    return replace(remedy, options=options) if words else Remedy(text=str(remedy))
+        return remedy
 
     def url(self, of_file: str | None = None) -> str:
         """Return the absolute URL of the store: as given, else as the environment or a workflow file says."""
         return absolute_url(chosen_url(self.given, self._of_file or of_file))
+
+    def prefer(self, url: str) -> None:
+        """Look for runs in this store, unless another one is given or chosen in the environment."""
+        if self._of_file is None and not is_chosen(self.given):
+            self._of_file = url
 
     @property
     def journal(self) -> Journal:
@@ -227,17 +258,6 @@ def refuse_repaired(store: Store, info: RunInfo) -> None:
         )
 
 
-def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:
-    """Return the config that a run was started with; it names the run's workflow file."""
-    return config_in(journal.load(info, Codec()).run)
-
-
-def config_in(run: RunState) -> dict[str, Any]:
-    """Return the config of a run that was loaded."""
-    found = Codec().decode(run.config, lenient=True) if run.config else {}
-    return dict(found) if isinstance(found, dict) else {}
-
-
 def is_workflow_file(text: str) -> bool:
     """Return True if a text is the path of a workflow file that exists."""
     return text.endswith((".yaml", ".yml")) and Path(text).is_file()
@@ -270,6 +290,7 @@ def command(
             with Session(
                 given.get("store"), given.get("as_json", False), file=given.get("of_file")
             ) as session:
+                session.app = given.get("app") or ""
                 return function(session, options)
 
         decorated: Any = run

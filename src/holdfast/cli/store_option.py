@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,6 +17,7 @@ from holdfast.errors import CheckpointNotFound, HoldfastError, RunNotFound, Stor
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
+from holdfast.state.codec import Codec
 from holdfast.stores import SQLITE_SUFFIXES, open_store
 from holdfast.stores.base import (
     NAMESPACE_VARIABLE,
@@ -30,7 +31,8 @@ from holdfast.stores.base import (
 from holdfast.stores.inspection import BEFORE_PATHS, exists, store_place, url_parts
 
 if TYPE_CHECKING:
-    from holdfast.stores.base import Store
+    from holdfast.journal.run_state import RunState
+    from holdfast.stores.base import RunInfo, Store
 
 
 DEFAULT_STORE = "sqlite:///.holdfast/runs.db"
@@ -239,3 +241,14 @@ def close_store(store: Store) -> None:
 def open_journal(store: Store, environ: Mapping[str, str] = os.environ) -> Journal:
     """Return the journals of a store, with the key of the environment."""
     return Journal(store, Seal.from_environment(environ))
+
+
+def config_of(journal: Journal, info: RunInfo) -> dict[str, Any]:
+    """Return the config that a run was started with; it names the run's workflow file."""
+    return config_in(journal.load(info, Codec()).run)
+
+
+def config_in(run: RunState) -> dict[str, Any]:
+    """Return the config of a run that was loaded."""
+    found = Codec().decode(run.config, lenient=True) if run.config else {}
+    return dict(found) if isinstance(found, dict) else {}

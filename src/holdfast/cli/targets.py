@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.command_lines import command_line, this_line
+from holdfast.cli.command_lines import app_of, app_words, command_line, this_line
 from holdfast.cli.options import RunOptions
+from holdfast.cli.programs import Program
 from holdfast.cli.questions import Terminal
-from holdfast.cli.session import Session, config_in, config_of, is_workflow_file, refuse_repaired
-from holdfast.cli.store_option import close_store, default_url, store_of_file
+from holdfast.cli.session import Session, is_workflow_file, refuse_repaired
+from holdfast.cli.store_option import close_store, config_in, config_of, default_url, store_of_file
 from holdfast.engine import checkpoint_files
 from holdfast.engine.confirmation import as_of, disclose
 from holdfast.engine.owner import is_alive
@@ -25,6 +26,7 @@ from holdfast.errors import CheckpointNotFound, ForeignRun, Remedy, RunNotFound
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.state.codec import Codec
 from holdfast.stores import open_store
+from holdfast.stores.base import is_in_memory
 from holdfast.values import RunStatus
 from holdfast.views.plain import escaped
 from holdfast.workflows.foreign import Effect, effects_of, reads_of, source_lines, warning_of
@@ -127,7 +129,7 @@ def _name(found: Disclosure) -> str:
 class Target:
     """What to continue with. `run_id` is empty for a checkpoint file, which starts a run of its own."""
 
-    workflow: Workflow
+    workflow: Workflow | Program
     store: Store
     url: str
     what: str | Path
@@ -141,6 +143,8 @@ class Target:
 
     def open(self, *, interactive: bool = False, renamed: Mapping[str, str] | None = None) -> App:
         """Return the workflow on the store, with the options that the run was started with."""
+        if isinstance(self.workflow, Program):
+            return self.workflow.open(self.store)
         options = self.options.renamed(renamed or {})
         return options.open(self.workflow, self.store, interactive=interactive, stored=True)
 
@@ -151,13 +155,15 @@ def find_target(
     *,
     checkpoint: str | None = None,
     workflow: Path | None = None,
+    app: str | None = None,
     confirmation: Confirmation | None = None,
     command: str = "resume",
 ) -> Target:
     """Return the run, checkpoint or file to resume; with the command `rerun` a completed run, too."""
     confirmation = confirmation or Confirmation()
+    program = _program(session, app, workflow)
     if target is not None and target.endswith(".pkl") and command == "resume":
-        return _from_file(session, Path(target), workflow, confirmation)
+        return _from_file(session, Path(target), program or workflow, confirmation)
     if target is not None and is_workflow_file(target):
         workflow = workflow or Path(target)
         target = load_workflow(Path(target)).name
@@ -180,16 +186,37 @@ def find_target(
         assert disclosure is not None
         shown = disclosure if workflow is None else disclosure.with_file(workflow)
         trust = confirmation.digest(shown, confirming(url, info.run, what))
+    if program is not None:
+        return Target(program, session.store, url, what, info.run, trust=trust)
     if "workflow_file" not in config and workflow is None:
-        call = f"app.resume({info.run!r})" if command == "resume" else f"app.{command}({info.run!r}, …)"
-        raise click.UsageError(
-            f"run {info.run!r} was not started from a workflow file; {command} it with {call} in "
-            "Python, or give --workflow FILE"
-        )
+        raise click.UsageError(_without_file(session, info, command))
     found, options = stored_workflow(info, config, workflow), RunOptions.of(config)
     if workflow is not None or (info.origin and command == "rerun"):
         own = options.config(found)
     return Target(found, session.store, url, what, info.run, options=options, trust=trust, config=own)
+
+
+def _program(session: Session, app: str | None, workflow: Path | None) -> Program | None:
+    """Return the program that `--app` names; its own store is the one to look in, if no other is chosen."""
+    if app is None:
+        return None
+    if workflow is not None:
+        raise click.UsageError("--app and --workflow both say what to continue with; give one of them")
+    program = Program(app)
+    if program.own_store is not None and not is_in_memory(program.own_store):
+        session.prefer(program.own_store.url)
+    return program
+
+
+def _without_file(session: Session, info: RunInfo, command: str) -> str:
+    """Return what to do with a run of a Python program."""
+    known = app_words(app_of(session.journal, info) or "")
+    more = "" if command == "resume" else ", …"
+    here = this_line(session.store.url, *known) if known else "--app MODULE:NAME"
+    return (
+        f"run {info.run!r} was not started from a workflow file; {command} it with app.{command}({info.run!r}{more}) "
+        f"in Python, or name its app: {here}"
+    )
 
 
 def confirming(url: str, run_id: str, what: str = "") -> str:
@@ -248,13 +275,21 @@ def latest_unfinished(store: Store) -> RunInfo:
     raise RunNotFound(f"no run in {store.url} is unfinished", remedies=Remedy("list_runs"))
 
 
-def _from_file(session: Session, path: Path, workflow: Path | None, confirmation: Confirmation) -> Target:
+def _from_file(
+    session: Session, path: Path, workflow: Path | Program | None, confirmation: Confirmation
+) -> Target:
     """Return a checkpoint file with the workflow in it, once that is confirmed, or with another workflow.
 
     Of a file for which a workflow is given, neither the workflow in it nor its options are used.
     """
     found = checkpoint_files.read(path)
     config = found.content["config"]
+    if isinstance(workflow, Program):
+        url, options = session.url(), RunOptions()
+        store = open_store(url)
+        session.callback(close_store, store)
+        return Target(workflow, store, url, path, file=path, options=options)
+    used: Workflow
     if workflow is not None:
         used, options, trust = load_workflow(workflow), RunOptions(), ""
     elif "workflow_file" not in config:

@@ -256,6 +256,11 @@ class Environment:
         found = dict.fromkeys(module.partition(".")[0] for module in _modules(graph))
         self._packages = tuple(name for name in found if name and name not in _OURS)[:_MOST_PACKAGES]
         """The packages that the graph's code belongs to."""
+        self._modules = tuple(dict.fromkeys((*_modules(graph), "__main__")))
+        self.app: Callable[[], object] = lambda: None
+        """Returns the app whose runs these are."""
+        self.place: str | None = None
+        """Where the app is found, as `holdfast resume --app` takes it; empty if nowhere, `None` before it is sought."""
         self._made: tuple[tuple[Any, ...], tuple[bytes, ...]] = ((), ())
         """What was encoded last, and from which facts."""
 
@@ -265,7 +270,8 @@ class Environment:
         git = (
             {} if head is None else {"git": {k: v for k, v in head._asdict().items() if v not in ("", None)}}
         )
-        return {**basics(), "packages": dict(sorted(found.items())), **git, **(self._own or {})}
+        place = {"app": self.place} if self.place else {}
+        return {**basics(), "packages": dict(sorted(found.items())), **git, **place, **(self._own or {})}
 
     def note(self, writer: Writer) -> None:
         """Record the environment of a run, unless its journal has it already."""
@@ -274,13 +280,15 @@ class Environment:
     def _forms(self) -> tuple[bytes, ...]:
         """Return what is known now, encoded, and what it would be if git had answered, where it still has to."""
         head, loaded = repository.head(), tuple(name for name in LIBRARIES if name in sys.modules)
+        if self.place is None:
+            self.place = _place(self.app(), self._modules)
         key, forms = self._made
-        if key != (head, loaded):
+        if key != (head, loaded, self.place):
             heads = [head]
             if head is not None and head.dirty is None:
                 heads += [head._replace(dirty=True), head._replace(dirty=False)]
             forms = tuple(self._codec.encode(self._facts(one, loaded)) for one in heads)
-            self._made = ((head, loaded), forms)
+            self._made = ((head, loaded, self.place), forms)
         return forms
 
     def follow(self, writer: Writer) -> Callable[[], None]:
@@ -307,6 +315,25 @@ def settle(seconds: float) -> None:
     """Wait at most so many seconds until everything is known; for programs that end soon."""
     if os.environ.get(SWITCH) != "0":
         repository.settle(seconds)
+
+
+def _place(app: object, modules: tuple[str, ...]) -> str:
+    """Return the module, or the file of the program, and the variable that an app is in; empty if it is in none."""
+    for name in modules if app is not None else ():
+        module = sys.modules.get(name)
+        for variable, value in list(vars(module).items()) if module is not None else ():
+            if value is app:
+                own = name if name != "__main__" else _program(module)
+                return f"{own}:{variable}" if own else ""
+    return ""
+
+
+def _program(main: Any) -> str:
+    """Return how the program of this process can be imported: by its name, or by its file."""
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name:
+        return str(spec.name).removesuffix(".__main__") if not spec.name.startswith("__") else ""
+    return str(Path(file).absolute()) if isinstance(file, str) and file.endswith(".py") else ""
 
 
 def _modules(graph: Graph) -> Iterator[str]:

@@ -76,7 +76,7 @@ class Runner:
         self.settings, self.journal = settings, settings.journal
         self._codec, self._store = settings.codec, settings.journal.store
         self._is_durable = settings.policy.durability == "full"
-        self._environment = Environment(settings.graph, settings.codec, settings.facts)
+        self.environment = Environment(settings.graph, settings.codec, settings.facts)
 
     async def invoke(
         self,
@@ -274,7 +274,7 @@ class Runner:
             if not active_runs.enter(self._store, run, execution):
                 raise self._own_already(run)
             caller.hold(execution)
-            unfollow = self._environment.follow(writer)
+            unfollow = self.environment.follow(writer)
             status = await work
         finally:
             work.close()
@@ -375,6 +375,7 @@ class AppBase:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._runner = Runner(settings)
+        self._runner.environment.app = weakref.ref(self)
         known_apps.add(self)
 
     @property

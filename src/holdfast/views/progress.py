@@ -44,25 +44,30 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def place_of(step: str, node: str = "") -> Place:
-    """Return the parts of a step id such as `outer#1/publish:item#2[key]`."""
+def place_of(step: str, node: str = "", of_file: bool = True) -> Place:
+    """Return the parts of a step id such as `outer#1/publish:item#2[key]`; only workflow files have helpers."""
     if not step:
         parts = node.split("/")
-        role = parts[-1].partition(":")[2] or HELPERS.get(parts[-1], "")
+        role = parts[-1].partition(":")[2] or (HELPERS.get(parts[-1], "") if of_file else "")
         return Place(tuple(part.partition(":")[0] for part in parts), role)
     *around, own = step.split("/")
     name, _, rest = own.partition("#")
     visit, bracket, key = rest.partition("[")
     base, _, role = name.partition(":")
-    role = role or HELPERS.get(base, "")
+    role = role or (HELPERS.get(base, "") if of_file else "")
     path = (*(part.partition("#")[0].partition(":")[0] for part in around), base)
     number = int(visit) if visit.isdigit() else 1
     return Place(path, role, number, unquote(key[:-1]) if bracket else None)
 
 
-def place_in(event: Event) -> Place:
+def place_in(event: Event, of_file: bool = True) -> Place:
     """Return the step that an event is about."""
-    return place_of(event.data.get("step", ""), event.node)
+    return place_of(event.data.get("step", ""), event.node, of_file)
+
+
+def graph_rows(graph: Graph) -> list[tuple[str, int, str]]:
+    """Return the nodes of a graph, as `Progress` takes the steps of a workflow."""
+    return [(name, 0, "") for name in graph.nodes]
 
 
 @dataclass(slots=True)
@@ -109,9 +114,15 @@ class Row:
 
 
 class Progress:
-    """The rows that the events of a run add up to; events may come from any thread."""
+    """The rows that the events of a run add up to; events may come from any thread.
 
-    def __init__(self, steps: Iterable[tuple[str, int, str]] = (), scrub: Any = None) -> None:
+    The steps of a workflow file, unlike nodes of a Python graph, have helpers, and say their status in the state.
+    """
+
+    def __init__(
+        self, steps: Iterable[tuple[str, int, str]] = (), scrub: Any = None, *, of_file: bool = True
+    ) -> None:
+        self._of_file = of_file
         self.rows: dict[tuple[str, ...], Row] = {
             (name,): Row(name, depth, kind) for name, depth, kind in steps
         }
@@ -141,7 +152,7 @@ class Progress:
     def on_event(self, event: Event) -> None:
         """Add one event."""
         handler = self._handlers.get(event.type)
-        if handler is not None and event.node not in HELPERS:
+        if handler is not None and not (self._of_file and event.node in HELPERS):
             with self.lock:
                 handler(event)
 
@@ -175,7 +186,7 @@ class Progress:
     def _reused(self, event: Event) -> None:
         """Mark a step as kept if none of its parts runs."""
         place, row = self._row_of(event)
-        status = _status_in(event.data.get("update") or {}, row.name)
+        status = self._status_in(event, row.name)
         if row.status in (PENDING, KEPT):
             row.status, row.visits = (
                 {DONE: KEPT, RUNNING: KEPT}.get(status, status),
@@ -196,8 +207,8 @@ class Progress:
 
     def _completed(self, event: Event) -> None:
         data, (place, row) = event.data, self._row_of(event)
-        failed, update = bool(data.get("error")), data.get("update") or {}
-        status = FAILED if failed else _status_in(update, row.name)
+        failed = bool(data.get("error"))
+        status = FAILED if failed else self._status_in(event, row.name)
         if place.role == ITEM or place.key is not None:
             row.count_item(data.get("step", ""), FAILED if failed else DONE)
             if not failed and (place.role == ITEM or row.done + row.failed < row.total):
@@ -206,8 +217,11 @@ class Progress:
             row.seconds, row.began = row.elapsed(time.time()), 0.0
         row.status = status
 
+    def _status_in(self, event: Event, name: str) -> str:
+        return _status_in(event.data.get("update") or {}, name) if self._of_file else DONE
+
     def _row_of(self, event: Event) -> tuple[Place, Row]:
-        place = place_in(event)
+        place = place_in(event, self._of_file)
         return place, self.row(place)
 
     def _spent(self, event: Event) -> None:
@@ -235,7 +249,7 @@ class Progress:
             row.expected += 1
 
     def _paused(self, event: Event) -> None:
-        row = self.row(place_of(step_of_pause(event), event.node))
+        row = self.row(place_of(step_of_pause(event), event.node, self._of_file))
         if event.data.get("kind") != "after":
             row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, WAITING
 
@@ -254,18 +268,18 @@ class Tally:
 
     wants = ("node.complete",)
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, *, of_file: bool = True) -> None:
+        self._graph, self._of_file = graph, of_file
         self._ran: set[tuple[str, str, bool]] = set()
 
     def on_event(self, event: Event) -> None:
         """Count a step that ended; one that failed has not."""
         if event.type not in self.wants:
             return
-        place, step = place_in(event), event.data.get("step", "")
+        place, step = place_in(event, self._of_file), event.data.get("step", "")
         if event.data.get("error") or self._is_made_of_others(step):
             return
-        status = _status_in(event.data.get("update") or {}, "/".join(place.path))
+        status = _status_in(event.data.get("update") or {}, "/".join(place.path)) if self._of_file else DONE
         if place.role in ("", ITEM) and status not in (RUNNING, SKIPPED):
             self._ran.add((event.run_id, step, place.key is not None))
 

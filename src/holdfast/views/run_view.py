@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -223,6 +224,8 @@ class PauseView(View):
     """Whether no other open pause of the run has its name."""
     is_of_program: bool = False
     """Whether the run is one of a Python program, which alone can go on with it."""
+    app: str = ""
+    """Where the app of that program is, if that is known."""
 
     @property
     def handle(self) -> str:
@@ -271,13 +274,24 @@ class PauseView(View):
         """The command that answers it, with a placeholder such as `<text>` for the answer."""
         run = shlex.quote(self.run_id)
         if self.is_gate or self.is_wait:
-            return resume_call(self.run_id) if self.is_of_program else f"holdfast resume {run}"
+            app = f" --app {shlex.quote(self.app)}" if self.is_of_program and self.app else ""
+            is_call = self.is_of_program and not app
+            return resume_call(self.run_id) if is_call else f"holdfast resume {run}{app}"
         return f"holdfast answer {run} {shlex.quote(f'{self.handle}={self.example}')}"
 
 
 def resume_call(run_id: str) -> str:
     """Return how a run of a Python program is resumed, in words."""
     return f"app.resume({run_id!r}) in its program"
+
+
+_APP = re.compile(r"[\w./\\ -]{1,400}:[A-Za-z_][\w.]{0,99}")
+
+
+def app_in(facts: Mapping[str, Any], *, is_foreign: bool) -> str:
+    """Return where the app of a run is, as its environment says; nothing for a run that came from outside."""
+    app = facts.get("app")
+    return app if isinstance(app, str) and _APP.fullmatch(app) and not is_foreign else ""
 
 
 def mark_shared_names(pauses: Sequence[PauseView]) -> tuple[PauseView, ...]:
@@ -525,7 +539,9 @@ class RunView(View):
     refusals: tuple[Refusal, ...] = ()
     """The last of them, each with its reason."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Its last environment: host, platform, python, holdfast, packages, git, and what was added."""
+    """Its last environment: host, platform, python, holdfast, packages, git, app, and what was added."""
+    app: str = ""
+    """Where the app of a Python run is, if that is known."""
     annotations: tuple[AnnotationView, ...] = ()
     """The notes and tags of it and of its checkpoints."""
     provenance: Provenance | None = None

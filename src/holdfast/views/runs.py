@@ -61,6 +61,7 @@ from holdfast.views.run_view import (
     RunView,
     StepView,
     annotation_views,
+    app_in,
     counted,
     groups_of,
     mark_shared_names,
@@ -172,7 +173,29 @@ def run_pauses(journal: Journal, info: RunInfo, ttl_of: TtlOf | None = None) -> 
     """Return the pauses of a run, read from its nearest snapshot on."""
     codec = ViewCodec()
     run = journal.load(info, codec).run
-    return _pauses(info, run, codec, _config(run, codec), ttl_of)
+    config = _config(run, codec)
+    return _pauses(info, run, codec, config, recorded_app(journal, info, run, config) or "", ttl_of)
+
+
+MOST_ANCESTORS = 20
+"""How many runs that a fork comes from are asked where their app is."""
+
+
+def recorded_app(journal: Journal, info: RunInfo, run: RunState, config: Mapping[str, Any]) -> str | None:
+    """Return where the app of a Python run is, empty if that is not known; `None` for a run of a workflow file.
+
+    A fork that was never executed has the app of the run that it comes from.
+    """
+    if "workflow_file" in config:
+        return None
+    for _ in range(MOST_ANCESTORS):
+        found = app_in(read_environment(run.facts), is_foreign=bool(info.origin))
+        parents = journal.store.runs(key=info.parent) if info.parent and not found else []
+        if not parents:
+            return found
+        info = parents[0]
+        run = journal.load(info, ViewCodec()).run
+    return ""
 
 
 def run_view(
@@ -208,7 +231,8 @@ def _run_view(
     state = state_view(run.root.cells, codec, run_id, ident, run.root.last_node, run.updated_at)
     # What is read first is read whatever the rest needs: what the run is, what it waits for, its inputs, its output.
     config = _config(run, codec)
-    pauses, facts = _pauses(info, run, codec, config, ttl_of), read_environment(run.facts, codec)
+    app = recorded_app(journal, info, run, config) or ""
+    pauses, facts = _pauses(info, run, codec, config, app, ttl_of), read_environment(run.facts, codec)
     is_file = isinstance(config.get("workflow_file"), Mapping)
     inputs: Mapping[str, Any] = state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
     done = Counts(run.steps_done)
@@ -239,6 +263,7 @@ def _run_view(
         commands_refused=run.refused,
         refusals=tuple(run.refusals),
         facts=facts,
+        app=app,
         annotations=annotation_views(info, run),
         provenance=Provenance.of(info),
         codec=codec,
@@ -272,7 +297,12 @@ def _fault(run: RunState) -> FaultView | None:
 
 
 def _pauses(
-    info: RunInfo, run: RunState, codec: ViewCodec, config: Mapping[str, Any], ttl_of: TtlOf | None
+    info: RunInfo,
+    run: RunState,
+    codec: ViewCodec,
+    config: Mapping[str, Any],
+    app: str,
+    ttl_of: TtlOf | None,
 ) -> tuple[PauseView, ...]:
     is_of_program = not info.queue and "workflow_file" not in config
     found: list[PauseView] = []
@@ -292,6 +322,7 @@ def _pauses(
             until=_until(pause, ttl),
             node=pause.node,
             is_of_program=is_of_program,
+            app=app,
         )
         found.append(view)
     return mark_shared_names(found)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.command_lines import command_line, resume_line, resume_line_of
+from holdfast.cli.command_lines import command_line, resume_line_of
 from holdfast.cli.execution import resume_target
 from holdfast.cli.options import (
+    APP,
     BY,
     JSON,
     REASON,
@@ -35,7 +36,8 @@ from holdfast.cli.questions import (
     read_pairs,
     value_of,
 )
-from holdfast.cli.session import Session, command, config_of
+from holdfast.cli.session import Session, command
+from holdfast.cli.store_option import config_of
 from holdfast.cli.targets import REPLANNED, find_target, stored_workflow
 from holdfast.engine.commands import control
 from holdfast.engine.confirmation import refuse_unconfirmed
@@ -66,6 +68,7 @@ TIMEOUT = 1.0
     RUN,
     click.argument("values", metavar="VALUE | NAME=VALUE...", nargs=-1),
     flag("--resume go_on", "Resume the run here, unless a process executes it."),
+    APP,
     flag("--status", "Print the status of an earlier answer; RUN is its handle."),
     BY,
     STORE,
@@ -89,6 +92,8 @@ def answer(session: Session, options: Options) -> int:
       holdfast answer 3f2a#1 --status
     """
     values = options.values
+    if options.app is not None and not options.go_on:
+        raise click.UsageError("--app is for a run that is resumed here: give --resume, too")
     if options.status:
         return _print_status(session, options.run, values)
     if not values:
@@ -111,7 +116,7 @@ def answer(session: Session, options: Options) -> int:
     if receipt.status != "applied":
         return _print_receipt(session, receipt)
     if options.go_on and not owned:
-        found = find_target(session, info.run)
+        found = find_target(session, info.run, app=options.app)
         return resume_target(found, found.open(), ExecutionOptions(session.as_json), {})
     left = [pause.name for pause in pauses if pause.id not in answers and pause.kind not in NO_ANSWER]
     lines = [f"answered {', '.join(receipt.names)} of run {info.run}"]
@@ -455,8 +460,7 @@ class Steering:
         elif status == RunStatus.RUNNING and not applied:
             lines.append(f"it does between two steps; see: {command_line('events', info.run, store=url)}")
         elif status != RunStatus.RUNNING and not self._owned:
-            of_program = not self._is_of_file and not info.queue
-            line = resume_line(info.run, url, info.queue, is_of_program=of_program)
+            line = resume_line_of(journal, info)
             lines.append(f"resume with: {line}" if applied else f"it does when it is resumed: {line}")
         facts = {"run_id": info.run, "command": command.kind, "applied": applied, "status": status}
         self._session.print(facts, *lines)

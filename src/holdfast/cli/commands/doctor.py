@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.cli.command_lines import resume_line_of
 from holdfast.cli.errors import COMPLETED, CONFIGURATION
 from holdfast.cli.options import JSON, STORE, Options
 from holdfast.cli.render import print_table
@@ -266,8 +267,9 @@ def _runs(journal: Journal) -> Iterator[Finding]:
     running = run_list(journal, status=["running"], limit=None, is_alive=liveness(journal.store))
     dead = [line.run_id for line in running if line.is_dead and not line.is_orphaned]
     if dead:
-        ways = "holdfast resume RUN, or app.resume(RUN) in its program"
-        text = f"{count(len(dead), 'run')} lost their process; {ways}: {_some(dead)}"
+        first = "resume the first with: " if len(dead) > 1 else "resume with: "
+        way = f"{first}{resume_line_of(journal, journal.info(dead[0]))}"
+        text = f"{count(len(dead), 'run')} lost their process: {_some(dead)}; {way}"
         yield Finding("dead runs", WARNING, text)
     orphaned = [line.run_id for line in running if line.is_orphaned]
     if orphaned:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.command_lines import resume_line_of
+from holdfast.cli.command_lines import app_of, app_words, resume_line_of, this_line
 from holdfast.cli.commands.control import read_changes
 from holdfast.cli.execution import Execution, kept_at, resume_target
 from holdfast.cli.lines import logged_warnings
 from holdfast.cli.options import (
+    APP,
     BY,
     EXECUTION,
     JSON,
@@ -32,9 +33,11 @@ from holdfast.cli.options import (
     value,
 )
 from holdfast.cli.plans import rerun_lines
+from holdfast.cli.programs import Program
 from holdfast.cli.questions import read_inputs, value_of
 from holdfast.cli.render import json_text
-from holdfast.cli.session import Session, command, config_of
+from holdfast.cli.session import Session, command
+from holdfast.cli.store_option import config_of
 from holdfast.cli.targets import Confirmation, Target, find_target, stored_workflow
 from holdfast.engine.commands.subject import nodes_of
 from holdfast.engine.confirmation import refuse_unconfirmed
@@ -64,6 +67,7 @@ Changes = dict[tuple[str, ...], Any]
     RUN_ID,
     repeated("--tag tags", "TAG", "Tag the new run; by default it has the tags of the old."),
     flag("--run go_on", "Execute the new run here and now."),
+    APP,
     REASON,
     BY,
     EXECUTION,
@@ -93,7 +97,7 @@ def fork(session: Session, options: Options) -> int:
     with logged_warnings(str):
         fork_run(access, found, name, edit, tags=options.tags or None)
     if options.go_on:
-        target = find_target(session, name)
+        target = find_target(session, name, app=options.app)
         return resume_target(target, target.open(interactive=how.asks), how, {})
     url, parent = session.store.url, found.info.run
     resume = resume_line_of(session.journal, session.journal.info(name))
@@ -109,21 +113,27 @@ def _prepared(
     info, journal, step = found.info, session.journal, options.as_node
     config = config_of(journal, info)
     is_changed = bool(options.changes) or step is not None
-    if "workflow_file" not in config and (options.go_on or is_changed):
+    is_of_file = "workflow_file" in config
+    if not is_of_file and options.app is None and (options.go_on or is_changed):
         update = ", update={…}" if options.changes else ""
         node = f", as_node={step!r}" if step is not None else ""
+        words = app_words(app_of(journal, info) or "")
+        here = this_line(session.store.url, *words) if words else "--app MODULE:NAME"
         raise click.UsageError(
             f"run {info.run!r} was not started from a workflow file, so its program has to change or run a fork: "
-            f"fork = app.fork({text!r}{update}{node}), then app.resume(fork)"
+            f"fork = app.fork({text!r}{update}{node}), then app.resume(fork); or name its app: {here}"
         )
     if not is_changed:
         return Access(journal, TolerantCodec()), None
     refuse_unconfirmed(journal, info, Codec())
-    workflow = stored_workflow(info, config)
-    app = RunOptions.of(config).open(workflow, journal.store, stored=True)
+    if options.app is not None:
+        workflow, app = None, Program(options.app).open(journal.store)
+    else:
+        workflow = stored_workflow(info, config)
+        app = RunOptions.of(config).open(workflow, journal.store, stored=True)
     run = journal.load(info, Codec(), found.seq).run
-    changes = read_changes(run, workflow, options.changes)
-    if step is not None:
+    changes = read_changes(run, workflow, options.changes, is_of_file=options.app is None)
+    if step is not None and options.app is None:
         changes = _as_result(changes, step, run.root.cells)
     return Access.of(app._settings), changes
 
@@ -239,6 +249,7 @@ def _print_moved(session: Session, info: RunInfo, ident: str, what: str) -> None
     RUN_ID,
     PLAN,
     OTHER_WORKFLOW,
+    APP,
     TRUST,
     BY,
     EXECUTION,
@@ -257,12 +268,14 @@ def rerun(session: Session, options: Options) -> int:
       holdfast rerun report --from draft --plan
       holdfast rerun report --from draft --set inputs.tone=dry
       holdfast rerun 3f2a --from draft --output @better.md
+      holdfast rerun 3f2a --from draft --app jobs.report:app
     """
     how, step = ExecutionOptions.given(options), options.step
     found = find_target(
         session,
         options.run,
         workflow=options.workflow,
+        app=options.app,
         confirmation=Confirmation(options.trust, how.asks),
         command="rerun",
     )
@@ -287,7 +300,8 @@ def rerun(session: Session, options: Options) -> int:
         typed, raw = read_inputs(None, [f"output={text}"])
         result = typed["output"] if typed else raw["output"]
         result = result if text.startswith("@") else value_of(result)
-        given["output"] = returned(app.graph, back.step, result)
+        is_of_file = not isinstance(found.workflow, Program)
+        given["output"] = returned(app.graph, back.step, result) if is_of_file else result
     before = kept_at(app, back.base, back.seq)
     return Execution(found.workflow, app, found.url, how, before).execute(
         lambda observer: app.rerun(str(found.what), step, observer=observer, **given),
@@ -300,4 +314,7 @@ def _changes(app: App, found: Target, pairs: tuple[str, ...], step: str = "") ->
         return {}
     settings = app._settings
     run = settings.journal.load(settings.journal.info(found.run_id), settings.codec).run
-    return read_changes(run, found.workflow, pairs, base_name(nodes_of(step)) if step else "")
+    name = base_name(nodes_of(step)) if step else ""
+    if isinstance(found.workflow, Program):
+        return read_changes(run, None, pairs, name, is_of_file=False)
+    return read_changes(run, found.workflow, pairs, name)

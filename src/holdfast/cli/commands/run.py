@@ -15,6 +15,7 @@ import click
 from holdfast.cli.command_lines import answer_line
 from holdfast.cli.execution import Execution, kept_of, resume_target
 from holdfast.cli.options import (
+    APP,
     AT,
     CONTINUE,
     DELAY,
@@ -46,6 +47,7 @@ from holdfast.cli.options import (
     value,
 )
 from holdfast.cli.plans import print_dry_run, resume_plan
+from holdfast.cli.programs import Program
 from holdfast.cli.questions import question_names, read_answers, read_inputs, read_pairs
 from holdfast.cli.render import json_text
 from holdfast.cli.session import Session, command, is_workflow_file
@@ -183,7 +185,7 @@ _TARGET_HELP = """TARGET is a run id or its beginning (4 characters or more), a 
 RUN@3, a workflow file or a checkpoint file (.pkl). A workflow means its latest unfinished run; without TARGET the
 latest unfinished run of the store is resumed."""
 _TO_ENGINE = ("if_interrupted", "on_change", "takeover", "rerun_changed")
-_HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "guidance", "remap", "plan")
+_HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "app", "as_planned", "pairs", "guidance", "remap", "plan")
 """The options that are only for a resume in this process."""
 
 
@@ -209,6 +211,7 @@ _HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "guida
         "Run finished steps again that the workflow defines otherwise now, and what comes after them.",
     ),
     OTHER_WORKFLOW,
+    APP,
     choice(
         "--on-change",
         ON_CHANGE,
@@ -228,8 +231,8 @@ _HERE = (*_TO_ENGINE, "checkpoint_id", "workflow", "as_planned", "pairs", "guida
 def resume(session: Session, options: Options) -> int:
     """Resume a run where it stopped. Finished steps do not run again.
 
-    Gates and options given to `run` hold for a resume too. A run that came from outside, and a checkpoint file with a
-    workflow in it, is shown first, and has to be confirmed.
+    Gates and options given to `run` hold for a resume too. A run of a Python program needs --app, which imports it. A
+    run that came from outside, and a checkpoint file with a workflow in it, is shown first, and has to be confirmed.
 
     \b
     Example:
@@ -238,6 +241,7 @@ def resume(session: Session, options: Options) -> int:
       holdfast resume 3f2a --plan
       holdfast resume 3f2a --rerun-changed --plan
       holdfast resume 3f2a --answer yes --detach
+      holdfast resume 3f2a --app jobs.report:app
     """
     how = ExecutionOptions.given(options)
     confirmation = Confirmation(options.trust, how.asks)
@@ -255,6 +259,7 @@ def resume(session: Session, options: Options) -> int:
         options.target,
         checkpoint=options.checkpoint_id,
         workflow=options.workflow,
+        app=options.app,
         confirmation=confirmation,
     )
     app = found.open(interactive=how.asks, renamed=renamed)
@@ -283,6 +288,10 @@ def _changes(app: App, found: Target, options: Options, renamed: dict[str, str])
     if options.pairs:
         if not found.run_id:
             raise click.UsageError("the inputs of a checkpoint file cannot be changed")
+        if isinstance(found.workflow, Program):
+            raise click.UsageError(
+                "a Python program has no inputs; `holdfast runs edit` changes the state of a run"
+            )
         typed, text = read_inputs(None, options.pairs)
         stored = app.get_state(found.run_id).get("inputs", {})
         saved = {name: value for name, value in stored.items() if name not in text}
@@ -291,7 +300,7 @@ def _changes(app: App, found: Target, options: Options, renamed: dict[str, str])
         if not found.run_id or not takes_guidance(app.graph):
             raise click.UsageError("--guidance is for a stored run that asks models, and this is none")
         update = guided(text, update)
-    if renamed and found.run_id:
+    if renamed and found.run_id and not isinstance(found.workflow, Program):
         nodes = found.workflow.renamed_nodes(app, found.run_id, renamed)
     return {"answers": answers, "update": update, "remap": nodes or None, "rename_keys": renamed or None}
 

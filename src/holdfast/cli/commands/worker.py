@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import importlib
 import os
 import socket
 import sys
@@ -30,6 +28,7 @@ from holdfast.cli.options import (
     repeated,
     value,
 )
+from holdfast.cli.programs import Program
 from holdfast.cli.render import clock, json_text, local_time
 from holdfast.cli.run_files import Scrub
 from holdfast.cli.session import Session, command
@@ -39,8 +38,6 @@ from holdfast.engine.checkpoint_files import check_options
 from holdfast.errors import UnknownWorkflow
 from holdfast.fleet.catalog import Catalog, Known, Opener
 from holdfast.fleet.worker import History, Worker, WorkerEvent
-from holdfast.graph.builder import StateGraph
-from holdfast.journal.journal import Journal
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
 from holdfast.values import utc_time
@@ -58,7 +55,7 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
     ),
-    repeated("--app apps", "MODULE:ATTRIBUTE", "Execute runs of the App or StateGraph of a Python program."),
+    repeated("--app apps", "MODULE:NAME", "Execute runs of the App or StateGraph of a Python program."),
     value(
         "--lease",
         "SECONDS",
@@ -123,7 +120,7 @@ def worker(session: Session, options: Options) -> None:
     session.callback(close_store, opened)
     own_name = options.name or f"{socket.gethostname()}:{os.getpid()}"
     lines = WorkerLines(own_name, session.as_json, secrets.scrub, opened.url)
-    catalog = catalog_of(loaded, [_app(name, opened) for name in options.apps], secrets)
+    catalog = catalog_of(loaded, [Program(name).open(opened) for name in options.apps], secrets)
     with scrubbed_records(secrets.scrub), logged_warnings(secrets.scrub):
         running = Worker(
             opened,
@@ -202,7 +199,7 @@ def _opener(workflow: Workflow | None, secrets: Secrets) -> Opener:
         if workflow is None and "workflow_file" not in config:
             raise UnknownWorkflow(
                 "this run is one of a Python program and carries no workflow with it; start a worker that knows the "
-                "program: holdfast worker --app MODULE:ATTRIBUTE"
+                "program: holdfast worker --app MODULE:NAME"
             )
         found = workflow or workflow_of_run(config, prefer="saved")
         check_options(config)
@@ -226,44 +223,6 @@ def workflow_files(places: Iterable[Path]) -> list[Workflow]:
             raise click.UsageError(f"there are no workflow files in {place}")
         found += [load_workflow(file) for file in files]
     return found
-
-
-def _app(name: str, store: Store) -> App:
-    place, colon, attribute = name.partition(":")
-    if not colon or not place or not attribute:
-        raise click.BadParameter(f"--app {name!r} is not of the form MODULE:ATTRIBUTE, as in shop.orders:app")
-    found: Any = _module(place, name)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise click.UsageError(f"--app {name}: there is no {attribute!r} in {place!r}")
-        found = getattr(found, part)
-    if isinstance(found, StateGraph):
-        return found.compile(store)
-    if not isinstance(found, App):
-        raise click.UsageError(
-            f"--app {name}: {attribute!r} is {type(found).__name__}, not an App or a StateGraph"
-        )
-    journal = Journal(store, found._settings.journal.seal)
-    return App(dataclasses.replace(found._settings, journal=journal))
-
-
-def _module(place: str, name: str) -> Any:
-    """Return a module, imported as a program in this folder would."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise click.UsageError(
-                f"--app {name}: {place} needs the package {error.name!r}, which is missing"
-            ) from None
-        raise click.UsageError(f"--app {name}: there is no module {place!r}, here or installed") from None
-    except Exception as error:
-        raise click.UsageError(
-            f"--app {name}: importing {place} fails: {type(error).__name__}: {error}"
-        ) from error
 
 
 # What a worker does.
