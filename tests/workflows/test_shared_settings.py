@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,6 +166,92 @@ def test_an_agent_without_any_model_is_refused_with_its_line(shop: Workshop) -> 
         "flow.yaml:4: agent of step 'a' has no 'model' "
         "(add `model: provider:name` to it, or to workflow.runtime for all agents)"
     ]
+
+
+# The temporary folder of a run.
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder / f"holdfast-{os.geteuid()}"
+
+
+TMP = """
+steps:
+  - {name: note, shell: "echo hello > {{ tmp }}/note.txt"}
+  - {name: more, file: {create: "{{ tmp }}/deep/more.txt", content: "{{ steps.note.status }}"}}
+  - {name: kept, json_state: {merge: "{{ tmp }}/kept.json", state: {n: 1}}}
+  - {name: table, sql: {url: "sqlite:///{{ tmp }}/t.db", query: "CREATE TABLE IF NOT EXISTS t (x)"}}
+  - {name: point, checkpoint: {save: "{{ tmp }}/point.pkl"}}
+  - {name: sub, workflow: sub.yaml}
+  - {name: wait, python: "steps:fail_until", with: {word: "{{ tmp }}", fixed: fixed}}
+  - {name: texts, file: {read: ["{{ tmp }}/**/*.txt"]}}
+  - {name: here, shell: {run: ls, cwd: "{{ tmp }}", output: lines}}
+output: {texts: "{{ steps.texts.output }}", sub: "{{ steps.sub.output }}", here: "{{ steps.here.output }}"}
+"""
+READS_TMP = """workflow: {name: sub}
+steps: [{name: a, json_state: {read: "{{ tmp }}/kept.json"}}]
+output: "{{ steps.a.output }}"
+"""
+
+
+def test_the_steps_of_a_run_share_a_temporary_folder_until_it_has_completed(
+    shop: Workshop, temporary: Path
+) -> None:
+    """R2.8: the namespace `tmp` is a folder of the run, which survives failures and resumes and is gone at the end."""
+    shop.write(READS_TMP, "sub.yaml")
+    assert "is broken" in shop.error(TMP)
+    (folder,) = temporary.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "point.pkl").is_file()
+    (shop.folder / "fixed").touch()
+
+    output = shop.load().output(shop.resume().state)
+
+    texts = {str(folder / "note.txt"): "hello\n", str(folder / "deep/more.txt"): "completed"}
+    here = ["deep", "kept.json", "note.txt", "point.pkl", "t.db"]
+    assert output == {"texts": texts, "sub": {"n": 1}, "here": here}
+    assert list(temporary.iterdir()) == []
+
+
+def test_every_run_has_a_temporary_folder_of_its_own(shop: Workshop, temporary: Path) -> None:
+    text = "steps: [{name: x, set: {tmp: '{{ tmp }}'}}, {name: y, ask: 'Go on?'}]\n"
+    flow = shop.load(text)
+    folders = set()
+    for store in (shop.url, f"{shop.url}.other.db", "memory://"):
+        app = flow.open(store)
+        for run in ("one", "two"):
+            folders.add(app.invoke(flow.begin({}), run_id=run).state["x"]["output"]["tmp"])
+
+    assert folders == set(map(str, temporary.iterdir())) and len(folders) == 6
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ('{name: a, when: "tmp", set: {}}', "'tmp' cannot be used in `when` of step 'a'"),
+        ("{name: a, for_each: {in: [1], as: tmp}, set: {}}", "'tmp' is reserved"),
+    ],
+)
+def test_the_temporary_folder_is_for_what_steps_do(shop: Workshop, step: str, reason: str) -> None:
+    (problem,) = refused(shop, f"steps:\n  - {step}\n")
+
+    assert problem.startswith("flow.yaml:4: ") and reason in problem
+
+
+def test_a_temporary_folder_that_others_can_enter_is_refused(shop: Workshop, temporary: Path) -> None:
+    temporary.mkdir(mode=0o700)
+    temporary.chmod(0o777)
+
+    assert "not a folder of this user alone" in shop.error("steps: [{name: a, set: {x: '{{ tmp }}'}}]\n")
+
+
+@pytest.mark.parametrize("path", ["{{ tmp }}/../other/x", "{{ vars.theirs }}/x", "{{ tmp }}x"])
+def test_no_step_leaves_the_temporary_folder_of_its_run(shop: Workshop, temporary: Path, path: str) -> None:
+    step = f"{{name: x, file: {{create: '{path}', content: '{{{{ tmp }}}}'}}}}"
+
+    assert "workflow file's folder" in shop.error(f"  vars: {{theirs: {temporary}/other}}\nsteps: [{step}]\n")
 
 
 # The state.

@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
+import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+from holdfast.events import Event
 from holdfast.stores import is_part_of_store
 
 _LINK = "a symbolic link is not followed; give the path of the file itself"
@@ -47,6 +51,49 @@ def check_no_store(path: Path) -> None:
         )
     if is_part_of_store(path):
         raise ValueError("it belongs to a Holdfast store, where runs are kept; choose another path")
+
+
+def based(given: str, *bases: str | Path | None) -> tuple[Path, str]:
+    """Return which of some folders an absolute path is in, and the path from there; other paths are in the first."""
+    folders = [Path(base).resolve() for base in bases if base]
+    for folder in folders:
+        if Path(given).is_relative_to(folder):
+            return folder, str(Path(given).relative_to(folder))
+    return folders[0], given
+
+
+class Scratch:
+    """The temporary folders of the runs of a store, on this machine: `tmp` in templates. Also an observer.
+
+    A run's folder is made when a step names it, and is gone when the run has completed. Only the user of this process
+    can enter it.
+    """
+
+    wants = ("graph.complete",)
+
+    def __init__(self) -> None:
+        self.store, self.is_used = "", False
+        """What distinguishes the store from others, and whether a step names a folder."""
+
+    def folder(self, run_id: str) -> str:
+        """Return the folder of a run, which is made if need be."""
+        path = self._path(run_id)
+        for each in (path.parent, path):
+            with contextlib.suppress(FileExistsError):
+                each.mkdir(mode=0o700)
+            found = each.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise ValueError(f"{each} is not a folder of this user alone; remove it, or set TMPDIR")
+        return str(path)
+
+    def on_event(self, event: Event) -> None:
+        """Remove the folder of a run that has completed."""
+        if event.type in self.wants:
+            shutil.rmtree(self._path(event.run_id), ignore_errors=True)
+
+    def _path(self, run_id: str) -> Path:
+        name = hashlib.blake2b(f"{self.store}\0{run_id}".encode("utf-8", "surrogatepass"), digest_size=16)
+        return Path(tempfile.gettempdir()).resolve() / f"holdfast-{os.geteuid()}" / name.hexdigest()
 
 
 class Folder:

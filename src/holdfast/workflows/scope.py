@@ -21,6 +21,7 @@ from holdfast.journal.run_state import MORE_BUDGET
 from holdfast.names import LazyModule
 from holdfast.state.state import State, origin_of
 from holdfast.stores.base import shown_url
+from holdfast.workflows.folders import Scratch
 from holdfast.workflows.model import Definition, Step
 from holdfast.workflows.reading.checks import fits
 from holdfast.workflows.reading.problems import given
@@ -347,8 +348,9 @@ def values_named(paths: Collection[tuple[str, ...]], workflow: WorkflowSettings)
 
 
 def names_run(paths: Collection[tuple[str, ...]]) -> bool:
-    """Return True if paths lead to what is another in every run: its id."""
-    return any(path == ("workflow",) or path[:2] == ("workflow", "run_id") for path in paths)
+    """Return True if paths lead to what is another in every run: its id, or its temporary folder."""
+    own = (("workflow",), ("workflow", "run_id"))
+    return any(path[0] == "tmp" or path in own or path[:2] in own for path in paths)
 
 
 def steps_named(paths: Collection[tuple[str, ...]]) -> Names:
@@ -490,6 +492,7 @@ class Resources:
     skip_gates: bool = False
     workflow: WorkflowSettings | None = None
     """The settings of the workflow whose steps these are."""
+    scratch: Scratch = field(default_factory=Scratch)
     interactive: bool = False
     """Whether somebody can be asked what to do with an interrupted step that may not simply be repeated."""
 

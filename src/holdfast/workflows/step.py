@@ -10,7 +10,7 @@ from holdfast.engine.context import Context
 from holdfast.errors import HoldfastError, StepTimeout
 from holdfast.graph.graph import Command, Retry, Send
 from holdfast.state.ops import thaw
-from holdfast.state.state import State
+from holdfast.state.state import State, origin_of
 from holdfast.workflows.kinds.kind import Kind, Paths, Tree
 from holdfast.workflows.language.templates import Expression, TemplateError, compile_expression
 from holdfast.workflows.language.values import describe_kind, kind
@@ -83,6 +83,8 @@ class Work:
         """The places of the scope that its texts and its condition read."""
         self._names: Names = steps_named(self.paths)
         self._secrets = {path[1] for path in paths if path[0] == "secrets" and len(path) > 1}
+        self._uses_tmp = any(path[0] == "tmp" for path in paths)
+        resources.scratch.is_used = resources.scratch.is_used or self._uses_tmp
         self._needed = tuple(after.step for after in step.after if after.required)
         self._may_skip = step.for_each is None and bool(self._needed or self._when)
         resources.recognise(self._secrets)
@@ -169,7 +171,14 @@ class Work:
     def _full_scope(self, state: State) -> Scope:
         for name in self._secrets:
             self.resources.secrets[name]  # Raise for one that is not set before anything is done.
-        return self.scope(state, secrets=self.resources.secrets)
+        more = {"tmp": self._tmp(origin_of(state).run_id)} if self._uses_tmp else {}
+        return self.scope(state, secrets=self.resources.secrets, **more)
+
+    def _tmp(self, run_id: str) -> str:
+        try:
+            return self.resources.scratch.folder(run_id)
+        except (OSError, ValueError) as error:
+            raise StepFailed(f"tmp: the run has no temporary folder: {error}") from None
 
     def each(self, state: State) -> Mapping[str, Any] | None:
         """Return the item that this is done for, if it is done for each."""

@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -39,7 +40,7 @@ from holdfast.names import LazyModule
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.state import State
 from holdfast.stores import open_store, url_of_environment
-from holdfast.stores.base import RunInfo, Store, shown_url
+from holdfast.stores.base import RunInfo, Store, is_in_memory, namespace_of, shown_url
 from holdfast.workflows.compile import (
     StepInvalid,
     StepsInvalid,
@@ -47,6 +48,7 @@ from holdfast.workflows.compile import (
     follow_by_order,
     last_output,
 )
+from holdfast.workflows.folders import Scratch
 from holdfast.workflows.kinds.shell import Command
 from holdfast.workflows.model import Definition
 from holdfast.workflows.reading.problems import Position, Problem, WorkflowInvalid, listed
@@ -215,6 +217,9 @@ class Announcer:
         if done.code:
             logger.error("hook %s ended with code %d: %s", name, done.code, done.stderr.strip()[-500:])
 
+
+_PROCESS = uuid.uuid4().hex
+"""What distinguishes stores in memory of different processes."""
 
 _OPTIONS = "run"
 """The key of a run's config that holds the options of `Workflow.open`."""
@@ -496,8 +501,9 @@ class Workflow:
         """
         workflow, budget = self.definition.workflow, Budget.of(self.definition.workflow.limits)
         budget.asks = budget.asks and not skip_gates
+        scratch = Scratch()
         resources = dataclasses.replace(
-            self._resources, skip_gates=skip_gates, interactive=interactive, budget=budget
+            self._resources, skip_gates=skip_gates, interactive=interactive, budget=budget, scratch=scratch
         )
         try:
             definition = self.definition
@@ -505,8 +511,10 @@ class Workflow:
                 own = workflow.model_copy(update={"metadata": {**workflow.metadata, **metadata}})
                 definition = definition.model_copy(update={"workflow": own})
             compiled = compile_workflow(definition, resources, self._files.definition, self.path)
+            opened = open_store(self.store_url() if store is None else store)
+            scratch.store = f"{opened.url} {namespace_of(opened)} {_PROCESS if is_in_memory(opened) else ''}"
             app = compiled.graph.compile(
-                self.store_url() if store is None else store,
+                opened,
                 interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
                 interrupt_after=self._nodes(compiled.last, [*compiled.after, *interrupt_after], "after"),
                 policy=self._policy(durability),
@@ -515,7 +523,7 @@ class Workflow:
                 on_change=workflow.on_change,
                 time_limit=workflow.limits.timeout if timeout is None else timeout,
                 on_limit="fail" if skip_gates else workflow.limits.on_limit,
-                observer=observer,
+                observer=[each for each in (observer, scratch) if each] if scratch.is_used else observer,
             )
         except StepsInvalid as error:
             raise WorkflowInvalid(map(self._problem, error.problems)) from error

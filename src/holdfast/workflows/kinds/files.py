@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.engine.context import Context, StopSignal
 from holdfast.state.state import State
-from holdfast.workflows.folders import Folder, check_no_store, checked_path
+from holdfast.workflows.folders import Folder, based, check_no_store, checked_path
 from holdfast.workflows.kinds.kind import Kind, Result, read_json
 from holdfast.workflows.model import File, JsonState, Step
 from holdfast.workflows.scope import Resources, StepFailed, StepTimedOut
@@ -31,9 +31,9 @@ class UsesFiles(Kind):
 
     part: File | JsonState
 
-    def _open(self, given: str, create: bool = False) -> tuple[Folder, str]:
+    def _open(self, given: str, tmp: str | None, create: bool = False) -> tuple[Folder, str]:
         """Return the opened folder of a path, and the name of the file in it."""
-        base = self._resources.base
+        base, given = based(given, self._resources.base, tmp)
         if self.part.outside:
             path = (base / Path(given).expanduser()).resolve()
             check_no_store(path)
@@ -45,9 +45,9 @@ class UsesFiles(Kind):
             check_no_store(base.joinpath(*parts).resolve())
         return Folder(base, parts[:-1], create), parts[-1]
 
-    def _read(self, field: str, given: str) -> bytes:
+    def _read(self, field: str, given: str, tmp: str | None) -> bytes:
         with self._naming(field, given):
-            folder, name = self._open(given)
+            folder, name = self._open(given, tmp)
             with folder:
                 return folder.read(name, self.part.max_bytes)
 
@@ -58,7 +58,7 @@ class UsesFiles(Kind):
 
     @contextlib.contextmanager
     def _locked(
-        self, field: str, given: str, ctx: Context, create: bool = False
+        self, field: str, given: str, tmp: str | None, ctx: Context, create: bool = False
     ) -> Iterator[tuple[Folder, str]]:
         """Open the folder of a path, and keep other steps that write there out."""
         limit = self._step.timeout or _LOCK_WAIT
@@ -74,7 +74,7 @@ class UsesFiles(Kind):
             time.sleep(_GLANCE)
 
         with self._naming(field, given):
-            folder, name = self._open(given, create)
+            folder, name = self._open(given, tmp, create)
             with folder:
                 folder.lock(wait)
                 yield folder, name
@@ -105,23 +105,24 @@ class UseFile(UsesFiles):
         ]
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        tmp = scope.get("tmp")
         if (path := self._path("create", scope)) is not None:
-            return self._create(path, self.fill("content", scope), ctx)
+            return self._create(path, tmp, self.fill("content", scope), ctx)
         if (path := self._path("edit", scope)) is not None:
             filled = [{name: text.fill(scope) for name, text in each.items()} for each in self._changes]
-            return self._edit(path, filled, ctx)
+            return self._edit(path, tmp, filled, ctx)
         wanted = self.fill("read", scope)
         if isinstance(wanted, str):
-            return {"output": self._understood(wanted, self._read("read", wanted))}
-        return {"output": self._read_all([str(path) for path in wanted])}
+            return {"output": self._understood(wanted, self._read("read", wanted, tmp))}
+        return {"output": self._read_all([str(path) for path in wanted], tmp)}
 
-    def _create(self, path: str, content: Any, ctx: Context) -> Result:
+    def _create(self, path: str, tmp: str | None, content: Any, ctx: Context) -> Result:
         data = (
             content.encode("utf-8", "replace")
             if isinstance(content, str)
             else as_json(content, "file.content")
         )
-        with self._locked("create", path, ctx, create=True) as (folder, name):
+        with self._locked("create", path, tmp, ctx, create=True) as (folder, name):
             is_there = is_same = False
             with contextlib.suppress(FileNotFoundError):
                 is_there, is_same = True, folder.holds(name, data)
@@ -131,9 +132,9 @@ class UseFile(UsesFiles):
                 self._write(folder, name, data)
         return {"output": {"path": path, "bytes": len(data), "changed": not is_same}}
 
-    def _edit(self, path: str, changes: list[dict[str, str]], ctx: Context) -> Result:
+    def _edit(self, path: str, tmp: str | None, changes: list[dict[str, str]], ctx: Context) -> Result:
         """Change a file. What it becomes is stored first, so that no change is made twice after a crash."""
-        with self._locked("edit", path, ctx) as (folder, name):
+        with self._locked("edit", path, tmp, ctx) as (folder, name):
             before = folder.read(name, self.part.max_bytes)
             planned = ctx.recall("edit")
             if planned and planned["after"] == _digest(before):
@@ -165,33 +166,33 @@ class UseFile(UsesFiles):
                 raise ValueError(f"it becomes larger than {self.part.max_bytes:,} bytes")
         return text
 
-    def _read_all(self, wanted: list[str]) -> dict[str, Any]:
+    def _read_all(self, wanted: list[str], tmp: str | None) -> dict[str, Any]:
         found: dict[str, Any] = {}
         left = self.part.max_bytes
-        for path in itertools.islice(self._matching(wanted), MOST_FILES + 1):
+        for path in itertools.islice(self._matching(wanted, tmp), MOST_FILES + 1):
             if len(found) == MOST_FILES:
                 raise StepFailed(f"file.read: there are more than {MOST_FILES} files; give narrower patterns")
-            raw = self._read("read", path)
+            raw = self._read("read", path, tmp)
             left -= len(raw)
             if left < 0:
                 raise StepFailed(f"file.read: the files are larger than {self.part.max_bytes:,} bytes in all")
             found[path] = self._understood(path, raw)
         return found
 
-    def _matching(self, wanted: list[str]) -> Iterator[str]:
+    def _matching(self, wanted: list[str], tmp: str | None) -> Iterator[str]:
         """Yield paths as they are, and what patterns find: files, and nothing behind a symbolic link."""
-        base = self._resources.base
         for given in wanted:
             if not glob.has_magic(given):
                 yield given
                 continue
+            base, inside = based(given, self._resources.base, tmp)
             with self._naming("read", given):
-                pattern = given if self.part.outside else str(checked_path(given))
+                pattern = given if self.part.outside else str(checked_path(inside))
             paths = glob.iglob(pattern, root_dir=base, recursive=True)  # noqa: PTH207
             for path in sorted(itertools.islice(paths, 100 * MOST_FILES)):
                 whole = base / path
-                if whole.is_file() and (self.part.outside or whole.resolve() == base.resolve() / path):
-                    yield path
+                if whole.is_file() and (self.part.outside or whole.resolve() == base / path):
+                    yield path if inside == given else str(whole)
 
     def _understood(self, path: str, raw: bytes) -> Any:
         with self._naming("read", path):
@@ -210,21 +211,22 @@ class UseJsonState(UsesFiles):
         self.part = self._state = step.json_state
 
     def run(self, scope: Mapping[str, Any], state: State, ctx: Context) -> Result:
+        tmp = scope.get("tmp")
         if (path := self._path("read", scope)) is not None:
-            return {"output": self._found(path)}
+            return {"output": self._found(path, tmp)}
         data, field = self.fill("state", scope), "write" if self._state.write is not None else "merge"
         path = str(self.fill(field, scope))
-        with self._locked(field, path, ctx, create=True) as (folder, name):
+        with self._locked(field, path, tmp, ctx, create=True) as (folder, name):
             if field == "merge":
                 with contextlib.suppress(FileNotFoundError):
                     data = _merged(self._data(folder, name), data)
             self._write(folder, name, as_json(data, "json_state.state"))
         return {"output": data}
 
-    def _found(self, path: str) -> Any:
+    def _found(self, path: str, tmp: str | None) -> Any:
         with self._naming("read", path):
             try:
-                folder, name = self._open(path)
+                folder, name = self._open(path, tmp)
                 with folder:
                     return self._data(folder, name)
             except FileNotFoundError:

@@ -14,7 +14,7 @@ from holdfast import clock
 from holdfast.engine import checkpoint_files as files
 from holdfast.engine.context import Context
 from holdfast.state.state import State
-from holdfast.workflows.folders import resolved_path
+from holdfast.workflows.folders import based, resolved_path
 from holdfast.workflows.language.templates import (
     Template,
     TemplateError,
@@ -275,22 +275,21 @@ class UseCheckpointFile(Kind):
         saves = self.fill("save", scope)
         if saves is not None:
             with self._naming("save", saves):
-                path = self._path(saves)
+                path = self._path(saves, scope.get("tmp"))
                 files.check_replaceable(path)
             saved = files.save(path, state, ctx.node, ctx.config)
             return {"output": {"checkpoint_path": str(saved), "saved": True}}
         loads = self.fill("load", scope)
         with self._naming("load", loads):
-            path = self._path(loads)
+            path = self._path(loads, scope.get("tmp"))
         content = files.load(path)
         return {"output": {"checkpoint_state": content["state"], "checkpoint_node": content["node"]}}
 
-    def _path(self, given: str) -> Path:
+    def _path(self, given: str, tmp: str | None) -> Path:
         """Return a path as it may be used. The whole path of a file in the folder, as `save` returns it, is one."""
         assert self._step.checkpoint is not None
-        base = self._resources.base.resolve()
-        inside = Path(given).relative_to(base) if Path(given).is_relative_to(base) else given
-        return resolved_path(base, str(inside), outside=self._step.checkpoint.outside)
+        base, inside = based(given, self._resources.base, tmp)
+        return resolved_path(base, inside, outside=self._step.checkpoint.outside)
 
 
 # JSON that comes from outside and goes there: only what can be stored and read by others.

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from holdfast.engine.context import Context, StopSignal
 from holdfast.state.state import State
-from holdfast.workflows.folders import check_no_store, resolved_path
+from holdfast.workflows.folders import based, check_no_store, resolved_path
 from holdfast.workflows.kinds.kind import Kind, Result, Tree
 from holdfast.workflows.model import Sql, Step
 from holdfast.workflows.scope import Resources, StepFailed, StepTimedOut
@@ -66,7 +66,7 @@ class RunSql(Kind):
         ]
         url, limit = str(self.fill("url", scope)).strip(), self._step.timeout or DEFAULT_TIMEOUT
         if url.startswith("sqlite:"):
-            found = self._on_sqlite(self._file(url), statements, limit, ctx)
+            found = self._on_sqlite(self._file(url, scope.get("tmp")), statements, limit, ctx)
         elif url.startswith(("postgresql:", "postgres:")):
             found = self._on_postgres(url, statements, limit)
         else:
@@ -81,13 +81,14 @@ class RunSql(Kind):
             raise StepFailed(f"sql.params: {', '.join(missing)} is missing")
         return Statement(text, names, {name: values[name] for name in names})
 
-    def _file(self, url: str) -> str:
+    def _file(self, url: str, tmp: str | None) -> str:
         """Return the path of a SQLite file, which stays in the workflow's folder."""
         given = unquote(url.removeprefix("sqlite:").removeprefix("//")).removeprefix("/")
         if given == ":memory:":
             return given
         with self._naming("url", given):
-            return str(resolved_path(self._resources.base, given, outside=self._sql.outside))
+            base, inside = based(given, self._resources.base, tmp)
+            return str(resolved_path(base, inside, outside=self._sql.outside))
 
     # SQLite.
 

@@ -18,7 +18,7 @@ MADE_UP = "__unread__"
 SCOPE = frozenset({"inputs", "steps", "visits", "vars", "workflow", "metadata", "state"})
 """The names that every expression and template sees."""
 RESERVED = SCOPE | {
-    "output", "outputs", "answer", "secrets", "item", "index", "key", "ledger",
+    "output", "outputs", "answer", "secrets", "tmp", "item", "index", "key", "ledger",
     "__start__", "__end__", END_ROUTE,
 }  # fmt: skip
 _INPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")

@@ -396,7 +396,7 @@ def _conditions(placed: Placed) -> Iterator[Text]:
 def _body(placed: Placed) -> Iterator[Text]:
     """Yield the templates of what a step does."""
     step = placed.step
-    names = SCOPE | ({step.for_each.as_, "index", "key"} if step.for_each is not None else set())
+    names = SCOPE | {"tmp"} | ({step.for_each.as_, "index", "key"} if step.for_each is not None else set())
     executed = names | {"secrets"} if step.kind in _EXECUTED else names
     for field, value in _templates(getattr(step, step.kind)):
         path = (*placed.path, step.kind, *field)
@@ -451,6 +451,7 @@ _ELSEWHERE = {
         "cannot be used in {place}",
         "secrets are for python `with`, shell, http, agent and sql steps",
     ),
+    "tmp": ("cannot be used in {place}", "it is for what steps do: a folder of the run for their files"),
     "env": ("is not known", "write ${NAME} for a variable of the environment, secrets.NAME for a secret"),
 }
 
