@@ -853,6 +853,25 @@ def test_commands_are_applied_between_layers_first_in_first_out(shop: Workshop) 
     assert "there is no tool 'no'" in result.decisions[2]["refused"]
 
 
+@pytest.mark.parametrize("way", ["execute", "aexecute"])
+def test_what_was_asked_for_before_the_last_layer_ended_is_applied(shop: Workshop, way: str) -> None:
+    """R0.6: a command of another process, which nobody has noticed yet, is applied before the run completes."""
+    tools, elsewhere = shop.tools(), shop.executor()
+
+    @tools.tool
+    def steer(ctx: Context) -> str:
+        return elsewhere.inject(ctx.run_id, [task("late")], by="ana", reason="more")
+
+    executor, dag = shop.executor(tools), {"tasks": [task("a", "steer")]}
+    result = executor.execute(dag) if way == "execute" else asyncio.run(executor.aexecute(dag))
+
+    assert result.results["a"]["result"] == "asked" and result.status == "completed"
+    assert shop.calls == ["late"] and result.layers == 2
+    assert [(each["action"], each["by"], each["reason"]) for each in result.decisions] == [
+        ("inject", "ana", "more")
+    ]
+
+
 def test_a_skipped_layer_lets_what_depends_on_it_run(shop: Workshop) -> None:
     """R0.6: skip_layer."""
     executor = shop.executor(decisions="per_layer")

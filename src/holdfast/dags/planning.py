@@ -375,9 +375,13 @@ class Planner:
         nodes = [tool.node for tool in self.tools.values()]
         functions: tuple[Callable[..., Any], ...] = (self.decide, self.approve, self.abort)
         for node, function in zip(CONTROL, functions, strict=True):
-            goto = (*nodes, *(other for other in CONTROL if other != node))
             graph.add_node(
-                node, function, goto=goto, version=f"dag:{node}", on_skip=_never_skipped, reusable=False
+                node,
+                function,
+                goto=(*nodes, *CONTROL),
+                version=f"dag:{node}",
+                on_skip=_never_skipped,
+                reusable=False,
             )
         for tool in self.tools.values():
             work = ToolNode(tool, read_decision)
@@ -396,7 +400,12 @@ class Planner:
         return graph.add_edge(START, DECIDE)
 
     async def decide(self, state: State, ctx: Context, config: Mapping[str, Any]) -> Command:
-        """Apply what was asked for, have the decision made that is due, and lead on to the next layer."""
+        """Apply what was asked for, have the decision made that is due, and lead on to the next layer.
+
+        What was asked for while the layer ran may still be in the inbox; it is taken from there first.
+        """
+        if await ctx._has_commands():
+            return Command(goto=DECIDE)
         config = checked_config(config)
         board = Board.of(state, self.tools)
         finished = [name for name in state["running"] if board.status(name) in FINISHED]

@@ -102,6 +102,11 @@ class Context:
         """How often the run was set back to an earlier checkpoint, or to one of another run."""
         return self._host.run.resets
 
+    async def _has_commands(self) -> bool:
+        """Look into the inbox, and return whether commands wait there for the step to end."""
+        await self._host.look_now()
+        return bool(self._host.inbox.waiting)
+
     @property
     def visit(self) -> int:
         """How often the run has come to this node, this time included."""

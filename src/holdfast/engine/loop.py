@@ -209,13 +209,6 @@ class Execution(StepHost):
             looking = self._loop.create_task(in_background(self.inbox.look))
             looking.add_done_callback(lambda _: self._looked())
 
-    async def _look_now(self) -> None:
-        """Look into the inbox, without blocking an event loop that others share."""
-        if self.private:
-            self.inbox.look()
-        else:
-            await self.inbox.look_async()
-
     def _looked(self) -> None:
         if self._loop is None:
             return
@@ -337,7 +330,7 @@ class Execution(StepHost):
         if self.speculation is not None:
             self.speculation.hold()
         if self.inbox.is_due:
-            await self._look_now()
+            await self.look_now()
         if self.inbox.waiting:
             applied = await self._apply_commands()
             if self.run.status != RunStatus.RUNNING or not (applied or self.stop):
@@ -464,7 +457,7 @@ class Execution(StepHost):
                     return False
                 case End(status):
                     if status in (RunStatus.COMPLETED, RunStatus.PAUSED):
-                        await self._look_now()
+                        await self.look_now()
                     if self.inbox.waiting:
                         return await self._apply_commands()
                     self.ending.end(status)

@@ -360,6 +360,13 @@ class StepHost:
         """Whether this execution has left the run: nothing that its steps still say is recorded."""
         return self._loop is None or self.run.status != RunStatus.RUNNING
 
+    async def look_now(self) -> None:
+        """Look into the inbox, without blocking an event loop that others share."""
+        if self.private:
+            self.inbox.look()
+        else:
+            await self.inbox.look_async()
+
     def prepare(self, step: Step) -> Attempt:
         """Return an attempt of a step, to be run."""
         self.steps_run += 1
