@@ -96,6 +96,7 @@ template keeps the type of the value.
 | `item` (or the name after `as`), `index`, `key` | the current item | steps with `for_each` |
 | `iteration` | how many iterations are done | the condition of a `while_loop` |
 | `secrets.NAME` | a secret of the environment | `with` of python steps, shell, http, agent and sql steps |
+| `checkpoint` | `dir`, the folder of checkpoint files, and `last`, the newest of the run, or null | everywhere |
 | `tmp` | the path of the run's temporary folder | what steps do |
 
 A dot reads a field and never a Python attribute; write `steps['my-step']` for names with a dash.

@@ -254,6 +254,57 @@ def test_no_step_leaves_the_temporary_folder_of_its_run(shop: Workshop, temporar
     assert "workflow file's folder" in shop.error(f"  vars: {{theirs: {temporary}/other}}\nsteps: [{step}]\n")
 
 
+# Checkpoint files.
+
+
+FILES = """
+  checkpoint: {dir: points}
+  interrupt_after: [a]
+steps:
+  - {name: a, set: {last: "{{ checkpoint.last }}"}}
+  - {name: b, set: {dir: "{{ checkpoint.dir }}", last: "{{ checkpoint.last }}"}}
+  - {name: c, checkpoint: {save: "{{ checkpoint.dir }}/mine.pkl"}}
+  - {name: d, checkpoint: {load: "{{ checkpoint.last }}"}, when: "checkpoint.last"}
+output: {a: "{{ steps.a.output.last }}", b: "{{ steps.b.output }}", d: "{{ steps.d.output.checkpoint_node }}"}
+"""
+
+
+def test_templates_name_the_folder_of_checkpoint_files_and_the_newest_of_the_run(shop: Workshop) -> None:
+    """R4.4: `{{ checkpoint.dir }}` and `{{ checkpoint.last }}`, of interrupts and of steps."""
+    other = shop.load(FILES)
+    app = other.open(shop.url)
+    assert shop.run(FILES).status == "paused"
+    (own,) = (shop.folder / "points").iterdir()
+    app.invoke(other.begin({}), run_id="other", config=other.config())
+
+    output = shop.load().output(shop.resume().state)
+
+    folder = shop.folder.resolve() / "points"
+    assert output == {"a": None, "b": {"dir": str(folder), "last": str(folder / own.name)}, "d": "c"}
+
+
+def test_the_folder_of_checkpoint_files_is_named_and_stays_beside_the_file(shop: Workshop) -> None:
+    """R4.4: what is not there is refused with its line."""
+    steps = "steps: [{name: a, set: {x: '{{ checkpoint.dir }} {{ checkpoint.lst }}'}}]\n"
+
+    nowhere, misspelt = refused(shop, steps)
+    (away,) = refused(shop, "  checkpoint: {dir: ../there}\nsteps: [{name: a, set: {}}]\n")
+    (foreign,) = refused(shop, "  checkpoint_dir: here\nsteps: [{name: a, set: {}}]\n")
+
+    assert nowhere.startswith("flow.yaml:3: ") and "workflow.checkpoint has no `dir`" in nowhere
+    assert "`checkpoint` has no 'lst'" in misspelt and "last" in misspelt
+    assert away.startswith("flow.yaml:3: checkpoint.dir: '../there'") and "`dir` of `checkpoint`" in foreign
+
+
+def test_what_is_written_at_interrupts_is_shown_before_a_foreign_run_is_confirmed(shop: Workshop) -> None:
+    effects = effects_of({"source": f"workflow:\n  name: test{FILES}"})
+
+    assert (
+        "checkpoint",
+        "writes checkpoint files at interrupts into points, in the folder of the workflow file",
+    ) in [(each.name, each.reach) for each in effects]
+
+
 # The state.
 
 

@@ -23,12 +23,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import clock
-from holdfast.errors import CheckpointNotFound, CodecError, CorruptJournal, Remedy, StoreError, problem_of
+from holdfast.errors import (
+    CheckpointNotFound,
+    CodecError,
+    CorruptJournal,
+    HoldfastError,
+    Remedy,
+    StoreError,
+    problem_of,
+)
 from holdfast.journal.provenance import Provenance
 from holdfast.state.codec import MAX_DEPTH as CODEC_MAX_DEPTH
 from holdfast.state.codec import Codec
 from holdfast.state.ops import thaw
 from holdfast.state.standard_types import FACTORIES, MOST_ALIKE, distinct
+from holdfast.state.state import State, origin_of
 from holdfast.state.types import BUILTIN, Types
 from holdfast.views.plain import MAX_DEPTH
 
@@ -176,6 +185,8 @@ def save_of_interrupt(
     now = clock.visible_time()
     stamp, content = int(now * 1000), _content(state, gate or nodes[0], config, now)
     content["next"] = list(nodes)
+    if isinstance(state, State):
+        content["run_id"] = origin_of(state).run_id
     if gate:
         content["gate"] = gate
     path = directory / f"{step}_{stamp}{SUFFIX}"
@@ -185,6 +196,24 @@ def save_of_interrupt(
             path = directory / f"{step}_{stamp}{SUFFIX}"
     logger.debug("saved checkpoint %s (node %s)", path, content["node"])
     return path
+
+
+MOST_SEARCHED = 100
+"""How many files of a folder are looked into to find one of a run."""
+
+
+def last_of_run(directory: Path, run_id: str) -> tuple[float, Path] | None:
+    """Return the newest file in a folder that was written at an interrupt of a run, with its time in seconds."""
+    with contextlib.suppress(OSError):
+        names = [(int(found[1]), path) for path in directory.iterdir() if (found := _STAMP.search(path.name))]
+        for stamp, path in sorted(names, reverse=True)[:MOST_SEARCHED]:
+            with contextlib.suppress(HoldfastError):
+                if load(path).get("run_id") == run_id:
+                    return stamp / 1000, path
+    return None
+
+
+_STAMP = re.compile(r"_(\d{1,20})\.pkl\Z")
 
 
 def _content(

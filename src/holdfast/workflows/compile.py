@@ -336,7 +336,9 @@ class Compiled:
 def compile_workflow(definition: Definition, resources: Resources, load: Load, path: Path) -> Compiled:
     """Return the graph of the workflow that was read from `path`."""
     resources = dataclasses.replace(resources, workflow=definition.workflow)
-    compiler = _Compiler(definition, Layout(definition), resources, load, (path.resolve(),))
+    compiler = _Compiler(
+        definition, Layout(definition, base=resources.base), resources, load, (path.resolve(),)
+    )
     if problems := compiler.make_kinds():
         raise StepsInvalid(problems)
     return compiler.compiled()
@@ -390,7 +392,7 @@ class _Compiler:
         ends_early = goes_on or self._ends_early or (each is not None and each.on_error == "continue")
         resources = dataclasses.replace(self.resources, base=path.parent, workflow=definition.workflow)
         key = self.layout.key(step.name)
-        layout = Layout(definition, prefix=f"{key}/", shared=key, is_item=each is not None)
+        layout = Layout(definition, f"{key}/", shared=key, is_item=each is not None, base=path.parent)
         try:
             files = (*self._files, path)
             return nested, _Compiler(definition, layout, resources, self._load, files, ends_early)
@@ -416,6 +418,8 @@ class _Compiler:
             keys[GUIDANCE] = Annotated[dict, merge]
         for name, declared in self.definition.workflow.state_schema.items():
             keys[layout.shared_key(name)] = _REDUCED[declared.reducer]
+        if any(step.checkpoint is not None and step.checkpoint.save for step in layout.steps.values()):
+            keys[layout.files_key] = Annotated[dict, merge]
         for name, step in layout.steps.items():
             keys[layout.key(name)] = dict
             if step.for_each is not None:

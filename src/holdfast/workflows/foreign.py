@@ -172,6 +172,9 @@ def _effects(data: Mapping[str, Any]) -> Iterator[Effect]:
     hooks, checkpoint = workflow.get("hooks"), workflow.get("checkpoint")
     for name in hooks if isinstance(hooks, Mapping) else ():
         yield Effect(str(name), "hook", _REACH["hook"])
+    if isinstance(checkpoint, Mapping) and checkpoint.get("dir") is not None:
+        where = f"{_shown(checkpoint['dir'])}, in the folder of the workflow file"
+        yield Effect("checkpoint", "checkpoint", f"writes checkpoint files at interrupts into {where}")
     if isinstance(checkpoint, Mapping) and checkpoint.get("retention") is not None:
         yield Effect("checkpoint", "retention", _REACH["retention"])
 

@@ -29,9 +29,10 @@ from holdfast.workflows.secrets import REDACTED, Scrubber, SecretError, Secrets
 from holdfast.workflows.settings import Input, Limits, WorkflowSettings
 
 if TYPE_CHECKING:
+    from holdfast.engine import checkpoint_files
     from holdfast.views import run_view
 else:
-    run_view = LazyModule("views.run_view")
+    checkpoint_files, run_view = LazyModule("engine.checkpoint_files"), LazyModule("views.run_view")
 
 
 class StepFailed(HoldfastError):
@@ -164,9 +165,17 @@ class Layout:
     """
 
     def __init__(
-        self, definition: Definition, prefix: str = "", shared: str = "", is_item: bool = False
+        self,
+        definition: Definition,
+        prefix: str = "",
+        shared: str = "",
+        is_item: bool = False,
+        base: Path | None = None,
     ) -> None:
         self.definition, self.prefix, self.shared, self.is_item = definition, prefix, shared, is_item
+        folder = definition.workflow.checkpoint.dir
+        self.files = None if folder is None or base is None else base.resolve() / folder
+        """The folder of checkpoint files."""
         self.steps: dict[str, Step] = {}
         for step in definition.steps:
             self.steps[step.name] = step
@@ -205,6 +214,11 @@ class Layout:
         """Return the inputs of this workflow."""
         held = state.get(self.inputs_key) or {}
         return (held.get("inputs") if self.shared else held) or {}
+
+    @property
+    def files_key(self) -> str:
+        """The state key of the checkpoint files that steps have saved: their paths, with the times."""
+        return f"{self.prefix}checkpoint:files"
 
     def shared_key(self, name: str) -> str:
         """Return the state key of a value that steps share."""
@@ -291,6 +305,33 @@ class Layout:
         return {member: found for member, found in seen.items() if found.get("round") == visit}
 
 
+class CheckpointFiles(Mapping[str, Any]):
+    """`checkpoint` of a scope: `dir`, the folder of checkpoint files, and `last`, the newest file of the run."""
+
+    def __init__(self, layout: Layout, state: State) -> None:
+        self._layout, self._state = layout, state
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "dir":
+            return None if self._layout.files is None else str(self._layout.files)
+        if name != "last":
+            raise KeyError(name)
+        saved = [(at, path) for path, at in (self._state.get(self._layout.files_key) or {}).items()]
+        if self._layout.files is not None:
+            found = checkpoint_files.last_of_run(self._layout.files, origin_of(self._state).run_id)
+            saved += [] if found is None else [(found[0], str(found[1]))]
+        return max(saved)[1] if saved else None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CHECKPOINT)
+
+    def __len__(self) -> int:
+        return len(_CHECKPOINT)
+
+
+_CHECKPOINT = ("dir", "last")
+
+
 class Scope(Mapping[str, Any]):
     """The names that one step, or one route, may use. Nothing is looked at before it is asked for."""
 
@@ -328,6 +369,7 @@ _FOUND: dict[str, Callable[[Scope], Any]] = {
     "vars": lambda scope: scope._layout.definition.workflow.vars,
     "metadata": lambda scope: scope._layout.definition.workflow.metadata,
     "state": lambda scope: scope._layout.shared_values(scope._state),
+    "checkpoint": lambda scope: CheckpointFiles(scope._layout, scope._state),
     "workflow": lambda scope: {
         "name": scope._layout.definition.workflow.name,
         "run_id": origin_of(scope._state).run_id,
@@ -344,12 +386,14 @@ def values_named(paths: Collection[tuple[str, ...]], workflow: WorkflowSettings)
             found |= {f"{path[0]}.{name}": known.get(name) for name in (path[1:2] or known)}
         elif path == ("workflow",) or path[:2] == ("workflow", "name"):
             found["workflow.name"] = workflow.name
+        elif path[0] == "checkpoint":
+            found["checkpoint.dir"] = workflow.checkpoint.dir
     return sorted(found.items())
 
 
 def names_run(paths: Collection[tuple[str, ...]]) -> bool:
-    """Return True if paths lead to what is another in every run: its id, or its temporary folder."""
-    own = (("workflow",), ("workflow", "run_id"))
+    """Return True if paths lead to what is another in every run: its id, its temporary folder, its last file."""
+    own = (("workflow",), ("workflow", "run_id"), ("checkpoint",), ("checkpoint", "last"))
     return any(path[0] == "tmp" or path in own or path[:2] in own for path in paths)
 
 

@@ -125,6 +125,11 @@ class Checkpoint(Part):
         "With `storage: postgres`: the server, without a password. By default what libpq finds in the environment "
         "(PGHOST, PGDATABASE …). HOLDFAST_STORE and WORKFLOW_CHECKPOINT_DSN come first.",
     )
+    dir: str | None = optional(
+        None,
+        "The folder of checkpoint files, in the folder of the workflow file, seen as checkpoint.dir: whenever a run "
+        "pauses before or after a step, one is written there.",
+    )
     on_failure: Literal["pause", "continue", "rollback"] = optional(
         "pause", "Keep the run to be resumed, go on without the step, or go back to where the run began."
     )

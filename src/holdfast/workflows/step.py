@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from holdfast import clock
 from holdfast.engine.context import Context
 from holdfast.errors import HoldfastError, StepTimeout
 from holdfast.graph.graph import Command, Retry, Send
@@ -106,6 +107,8 @@ class Work:
         if self.step.agent is not None:
             yield GUIDANCE
         yield from (layout.shared_key(name) for name in layout.shared_names if reads_shared)
+        if any(path[0] == "checkpoint" for path in self.paths):
+            yield layout.files_key
         for name in sorted({*(self._names or ()), *self._needed}):
             yield from layout.keys_of(name) if name in known else ()
 
@@ -195,10 +198,17 @@ class Work:
         """Return what the step leaves in the state, without secrets."""
         record = self.resources.hide(record)
         shared, each = self.shared(record.get("output")), self.each(state)
+        if self.step.checkpoint is not None and self.step.checkpoint.save:
+            shared |= self._saved(record.get("output"))
         if each is None:
             return {**self.begun(state, record), **shared}
         found = {"index": each["index"], "visit": each["visit"], **record}
         return {self.layout.items_key(self.step.name): {each["key"]: found}, **shared}
+
+    def _saved(self, output: Any) -> Update:
+        """Return the checkpoint file that the step has saved, for `checkpoint.last`."""
+        path = output.get("checkpoint_path") if isinstance(output, dict) else None
+        return {self.layout.files_key: {path: clock.visible_time()}} if isinstance(path, str) else {}
 
     def shared(self, output: Any) -> Update:
         """Return the values of an output that steps share, checked against the workflow's `state_schema`."""

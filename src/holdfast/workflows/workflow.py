@@ -517,6 +517,7 @@ class Workflow:
                 opened,
                 interrupt_before=self._nodes(compiled.first, [*compiled.before, *interrupt_before], "before"),
                 interrupt_after=self._nodes(compiled.last, [*compiled.after, *interrupt_after], "after"),
+                checkpoint_dir=Layout(definition, base=resources.base).files,
                 policy=self._policy(durability),
                 retention=self.retention(),
                 max_parallel=workflow.limits.max_parallel,

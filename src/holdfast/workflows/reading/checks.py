@@ -9,13 +9,14 @@ from typing import Any
 
 from holdfast.errors import did_you_mean
 from holdfast.stores.base import is_server, shown_url
+from holdfast.workflows.folders import checked_path
 from holdfast.workflows.model import END_ROUTE, Definition, Step
 from holdfast.workflows.reading.problems import Problem, given, listed
 from holdfast.workflows.reading.source import DataPath, Source
 
 MADE_UP = "__unread__"
 """The beginning of the names that steps without a readable one are given."""
-SCOPE = frozenset({"inputs", "steps", "visits", "vars", "workflow", "metadata", "state"})
+SCOPE = frozenset({"inputs", "steps", "visits", "vars", "workflow", "metadata", "state", "checkpoint"})
 """The names that every expression and template sees."""
 RESERVED = SCOPE | {
     "output", "outputs", "answer", "secrets", "tmp", "item", "index", "key", "ledger",
@@ -128,6 +129,13 @@ def _workflow(draft: Draft) -> Iterator[Problem]:
 
 def _store(draft: Draft) -> Iterator[Problem]:
     checkpoint, path = draft.definition.workflow.checkpoint, ("workflow", "checkpoint", "url")
+    try:
+        if checkpoint.dir is not None:
+            checked_path(checkpoint.dir)
+    except ValueError as error:
+        hint = "name a folder beside the workflow file, such as checkpoints"
+        place = ("workflow", "checkpoint", "dir")
+        yield draft.source.problem(place, f"checkpoint.dir: {checkpoint.dir!r:.80}: {error}", hint)
     if checkpoint.url is None:
         return
     if checkpoint.storage != "postgres":

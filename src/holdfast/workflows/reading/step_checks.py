@@ -439,7 +439,7 @@ _TEMPLATE = "write values as {{ inputs.name }}, and {{ '{{' }} for the braces th
 _KEY = 'write the key itself, or make the fields in one template, as in "{{ {inputs.name: 1} }}"'
 _DASHED = re.compile(r"(?<![\w.])(inputs|steps|vars|visits|metadata|state)\.([A-Za-z_]\w*-[\w-]*)")
 _MOST_OF_A_TEXT = 50
-_WORKFLOW = ("name", "run_id")
+_WORKFLOW, _CHECKPOINT = ("name", "run_id"), ("dir", "last")
 _STEP = ("status", "output", "error", "outputs", "errors", "answer", "answers", "exit_code", "stderr",
          "status_code", "headers", "usage", "reason", "count", "visits", "iterations")  # fmt: skip
 _IN_A_LOOP = ("is known only in a step with for_each", "add for_each, or name the value in full")
@@ -477,7 +477,8 @@ class _Names:
     """What can be named where."""
 
     def __init__(self, draft: Draft) -> None:
-        self._draft = draft
+        self._draft, written = draft, draft.declared("checkpoint")
+        self._has_files = written is None or "dir" in written
         self._known: dict[str, tuple[str, Any]] = {
             "inputs": ("no input is called", draft.declared("inputs")),
             "steps": ("there is no step", draft.names or None),
@@ -486,6 +487,7 @@ class _Names:
             "metadata": ("workflow.metadata has no", draft.declared("metadata")),
             "state": ("workflow.state_schema has no", draft.declared("state_schema")),
             "workflow": ("`workflow` has no", _WORKFLOW),
+            "checkpoint": ("`checkpoint` has no", _CHECKPOINT),
         }
 
     def problems(self, text: Text, paths: frozenset[tuple[str, ...]]) -> Iterator[Problem]:
@@ -515,6 +517,9 @@ class _Names:
             if top == "state":
                 every = "declare it in workflow.state_schema; what a step gave is steps.NAME.output"
             return self._at(text, path[:2], f"{what} {path[1]!r}", close or every)
+        if path[:2] == ("checkpoint", "dir") and not self._has_files:
+            hint = "name a folder there, as in `dir: checkpoints`, in which checkpoint files are written"
+            return self._at(text, path[:2], "workflow.checkpoint has no `dir`", hint)
         if top != "steps" or len(path) == 2 or path[2] in _STEP:
             return None
         close = did_you_mean(path[2], _STEP)

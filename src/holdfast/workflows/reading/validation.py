@@ -193,6 +193,7 @@ _OTHER_NAMES = {
     "max_agent_iterations": "`max_turns`",
     "max_session_seconds": "`timeout`",
     "config": "`checkpoint` of `workflow`",
+    "checkpoint_dir": "`dir` of `checkpoint` of `workflow`",
     "depends_on": "`after`",
     "condition": "`when`",
     "goto": "`routes`",
