@@ -65,6 +65,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     "holdfast.functions": {
         "functions.builtin_steps": "ask context now random sleep uuid",
         "functions.calls": "carried",
+        "functions.checks": "FunctionWarning check_function",
         "functions.steps": "StepFunction step",
         "functions.workflows": "WorkflowFunction workflow",
     },

@@ -87,9 +87,8 @@ def test_other_arguments_for_a_run_are_refused(memory: Store) -> None:
         return double(n)
 
     job.run(1, run_id="r")
-    with pytest.raises(RunExists, match="was started with n=1, and is called with n=2") as error:
+    with pytest.raises(RunExists, match="began with another input: 'n'"):
         job.run(2, run_id="r")
-    assert "another run_id" in str(error.value)
     with pytest.raises(TypeError, match=r"job.*missing a required argument"):
         job.run(run_id="r")
 

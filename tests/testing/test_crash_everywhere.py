@@ -398,7 +398,10 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> N
 
 
 def test_only_workflows_are_killed() -> None:
-    with pytest.raises(HoldfastError, match="takes a StateGraph, an App, a function that returns one"):
+    with pytest.raises(
+        HoldfastError,
+        match="takes a StateGraph, an App, a function under @workflow",
+    ):
         crash_everywhere(3, mode="fast")
 
 

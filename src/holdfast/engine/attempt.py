@@ -78,10 +78,6 @@ class Attempt:
         """Return the frame that the node's changes are found by."""
         return frame
 
-    def meaning(self, results: Results, frame: Frame) -> Meaning:
-        """Return the changes and the next nodes that the value asks for; raise if they cannot be applied."""
-        return results.meaning(self.step, self.value, self.state, self.known(frame))
-
     def run_here(self) -> None:
         """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
         loop = asyncio._get_running_loop()
@@ -230,7 +226,7 @@ class Results:
 
     def __init__(self, host: StepHost, writes: ParallelWrites) -> None:
         self._host, self._graph, self._saving, self._writes = host, host.graph, host.saving, writes
-        self._record, self._say, self.codec = host.saving.record, host.saving.say, host.codec
+        self._record, self._say = host.saving.record, host.saving.say
         self.files: dict[str, str | None] = {}
         """The checkpoint file of each gate, by its pause."""
         self.causes: dict[str, BaseException] = {}
@@ -247,7 +243,8 @@ class Results:
             self._count(attempt.node.circuit_breaker, step, error)
         if error is None:
             try:
-                ops, goto = attempt.meaning(self, self._saving.run.frames[step.frame])
+                frame = attempt.known(self._saving.run.frames[step.frame])
+                ops, goto = self._meaning(step, attempt.value, attempt.state, frame)
             except Exception as problem:
                 self.failed(step, problem, seconds, repeatable=False)
                 return
@@ -291,7 +288,7 @@ class Results:
             self.failed(step, refusal, 0.0)
         return refusal is None
 
-    def meaning(self, step: Step, value: Any, given: State | None, frame: Frame) -> Meaning:
+    def _meaning(self, step: Step, value: Any, given: State | None, frame: Frame) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
         graph = self._graph.at(step.frame)
         ops, goto = meaning(graph, self._host.codec, frame, step, value, given)
@@ -348,7 +345,7 @@ class Results:
         state = self._saving.state_for(step)
         try:
             value = node.on_error(state, error)
-            ops, goto = self.meaning(step, value, state, self._saving.run.frames[step.frame])
+            ops, goto = self._meaning(step, value, state, self._saving.run.frames[step.frame])
         except Exception as problem:
             if problem is not error:
                 logger.exception("run %s: on_error of node %r failed", self._saving.run_id, step.node)

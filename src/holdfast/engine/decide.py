@@ -16,6 +16,7 @@ from holdfast.journal.run_state import (
     GATED,
     INTERRUPTED,
     MORE_ITERATIONS,
+    OUTPUT,
     READY,
     RETRYING,
     RUNNING,
@@ -365,6 +366,8 @@ def meaning(graph: Graph, codec: Codec, frame: Frame, step: Step, value: Any, gi
     `given` is the state that the step received.
     """
     node = graph.nodes[step.node]
+    if frame.is_body:
+        return (Op("set", OUTPUT, codec.encode(value), codec=codec),), None
     ops, goto = _asked(graph, node, codec, frame, step, value, given)
     if node.clears:
         ops = (*ops, *(Op("drop", key, b"") for key in node.clears if key in frame.cells))
@@ -442,7 +445,7 @@ class ParallelWrites:
 
         They count as written from here on.
         """
-        if not ops or (self._barrier and len(frame.active) == 1):
+        if not ops or frame.is_body or (self._barrier and len(frame.active) == 1):
             return
         waves, siblings = self._siblings.get(frame.path, (-1, {}))
         if waves != frame.waves:

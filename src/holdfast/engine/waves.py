@@ -24,7 +24,7 @@ from holdfast.engine.decide import (
 )
 from holdfast.engine.once import StepInterrupted
 from holdfast.engine.saving import Saving
-from holdfast.errors import ExecutionError, MaxIterationsExceeded, Remedy, problem_of
+from holdfast.errors import ExecutionError, MaxIterationsExceeded, Remedy, StepChanged, problem_of
 from holdfast.graph.graph import Graph, Node, Send, base_name
 from holdfast.journal.records import FrameOpened, RunEnded, StepAdvanced, Target, WaveFinished
 from holdfast.journal.run_state import DONE, EVERY_KEY, FAILED, ONE_OFF, Frame, Step
@@ -449,6 +449,8 @@ class Ending:
             return (*(Remedy("skip", name, {"step": step}) for step in failed), Remedy("reuse", name))
         if isinstance(cause, StepInterrupted):
             return (Remedy("settle", name),)
+        if isinstance(cause, StepChanged):
+            return cause.remedies
         return (Remedy("resume", name),)
 
     def _say_end(self, status: RunStatus, reason: str, node: str) -> None:

@@ -25,6 +25,13 @@ class Announces(Protocol):
     def ended(self, run_id: str, status: str, error: str = "") -> None: ...
 
 
+class HasApp(Protocol):
+    """A workflow that can be executed as an app: an app itself, or a function under `@workflow`."""
+
+    @property
+    def app(self) -> App: ...
+
+
 class Known(NamedTuple):
     """A graph on a store, and the hooks of its runs."""
 
@@ -46,14 +53,15 @@ class Catalog:
 
     def __init__(
         self,
-        known: Iterable[Known | App] = (),
+        known: Iterable[Known | App | HasApp] = (),
         *,
         openers: Mapping[str, Opener] | None = None,
         carried: Opener | None = None,
     ) -> None:
         self._known: dict[str, Known] = {}
         for each in known:
-            found = Known(each) if isinstance(each, App) else each
+            app = each if isinstance(each, (App, Known)) else each.app
+            found = app if isinstance(app, Known) else Known(app)
             if found.app.name in {*self._known, *(openers or ())}:
                 raise HoldfastError(
                     f"two graphs are named {found.app.name!r}; a worker finds them by their names"

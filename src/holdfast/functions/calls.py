@@ -13,31 +13,32 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast import clock
-from holdfast.engine.attempt import Attempt, Results, fault_of
+from holdfast.engine.attempt import Attempt, fault_of
 from holdfast.engine.context import Context
-from holdfast.engine.decide import AskWhat, Meaning, Reconcile, RefuseStep, SkipStep, Start, next_of
+from holdfast.engine.decide import AskWhat, Reconcile, RefuseStep, SkipStep, Start, next_of
 from holdfast.engine.loop import Execution
 from holdfast.engine.once import BodyLeft, StopSignal
 from holdfast.errors import HoldfastError, Remedy, StepChanged
 from holdfast.functions.recorded_errors import error_data, error_of
 from holdfast.functions.saving import BodySaving
-from holdfast.graph.graph import Node
+from holdfast.graph.graph import Graph, Node
 from holdfast.journal.records import Paused, StepCalled, StepFailed, StepFinished, StepStarted
 from holdfast.journal.run_state import (
     DONE,
     FAILED,
     IN_DOUBT,
+    OUTPUT,
     READY,
     RETRYING,
     RUNNING,
     SLEEP,
     WAITING,
-    Frame,
     Step,
     step_id,
 )
 from holdfast.state.codec import Codec
 from holdfast.state.ops import SCALARS, Op
+from holdfast.state.schema import Schema
 from holdfast.state.state import State
 from holdfast.values import step_label
 from holdfast.views.plain import preview_raw
@@ -47,10 +48,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
-OUTPUT, ERROR = "output", "error"
-"""The keys of what a step of a function comes to."""
+ERROR = "error"
+"""The key of an error that a step raised and its caller handled."""
 
 _NO_STATE = State()
+EMPTY: Mapping[str, Node] = {}
 
 
 class InsideStep:
@@ -138,15 +140,13 @@ class CallAttempt(Attempt):
         assert self.context is not None and self.node.function is not None
         token = _current.set(InsideStep(self.context))
         try:
-            found = self.node.function(*self.args, **self.kwargs)
+            given = (
+                (self.context, *self.args) if self.node.wants else self.args
+            )  # Those who watch steps want it.
+            found = self.node.function(*given, **self.kwargs)
             return _inside(self.context, found) if self.node.is_async else found
         finally:
             _current.reset(token)
-
-    def meaning(self, results: Results, frame: Frame) -> Meaning:
-        """Return the result as what the step comes to."""
-        codec = results.codec
-        return (Op("set", OUTPUT, codec.encode(self.value), codec=codec),), None
 
 
 async def _inside(context: Context, work: Coroutine[Any, Any, Any]) -> Any:
@@ -157,13 +157,45 @@ async def _inside(context: Context, work: Coroutine[Any, Any, Any]) -> Any:
         _current.reset(token)
 
 
+class StepNodes(dict[str, Node]):
+    """The steps that a workflow's function calls, as they become known: any name may be one, or another workflow.
+
+    `wrap` is given each that becomes known later.
+    """
+
+    def __init__(self, nodes: Mapping[str, Node] = EMPTY, wrap: Callable[[Node], Node] | None = None) -> None:
+        super().__init__(nodes)
+        self._wrap = wrap
+
+    def learn(self, node: Node) -> None:
+        """Know a step from now on."""
+        if not super().__contains__(node.name):
+            self[node.name] = node if self._wrap is None else self._wrap(node)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __missing__(self, name: str) -> Node:
+        return Node(name, graph=steps_graph(name, StepNodes()), wants=())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the step of that name."""
+        return self[name]
+
+
+def steps_graph(name: str, nodes: StepNodes) -> Graph:
+    """Return the graph of the steps that a workflow's function calls: nothing is known of their order."""
+    return Graph(name, Schema(name, {}), nodes)
+
+
 class Calls:
     """The calls of one execution of a workflow's function. May be used from any thread and task of it."""
 
-    def __init__(self, context: Context, nodes: dict[str, Node]) -> None:
+    def __init__(self, context: Context, nodes: StepNodes) -> None:
         self.context, self.path = context, context.step
         self.host = host = cast(Execution, context._host)
         self._nodes, self._results = nodes, host.results
+        self._declared: dict[str, StepFunction[Any, Any]] = {}
         self._lock = threading.RLock()
         self._counts: dict[tuple[str, str | None], int] = {}
         self._claimed: set[str] = set()
@@ -188,11 +220,13 @@ class Calls:
     def codec_for(self, function: StepFunction[Any, Any]) -> Codec:
         """Return the codec, which can store what a step declares."""
         codec = self.host.codec
-        if function.name not in self._nodes.keys():  # noqa: SIM118  # Every name is in the nodes themselves.
+        known = self._declared.get(function.name)
+        if known is None:
             if missing := [each for each in function.types if each not in codec.types]:
                 codec.types = codec.types.including(missing)
-            self._nodes[function.name] = function.node
-        elif self._nodes[function.name].function is not function.node.function:
+            self._nodes.learn(function.node)
+            self._declared[function.name] = function
+        elif known.function is not function.function:
             raise HoldfastError(
                 f"two steps are named {function.name!r}; give one of them another name: @step(name=…)"
             )
@@ -341,6 +375,8 @@ class Calls:
                 record = StepCalled(self.path, call.function.name, claimed.visit, call.key, call.item)
                 self.host.saving.record(record)
                 step = self.host.run.step(claimed.id)
+                if self.host.reusable is not None:
+                    self.host._reuses(step)
             return step
 
     def _must_run(self, step: Step, claimed: Claimed) -> bool:
@@ -355,12 +391,12 @@ class Calls:
                 self._refuse(BodyLeft())
             if step.status not in (READY, RETRYING, IN_DOUBT):
                 return False
-            node = claimed.call.function.node
+            node = self._nodes[step.node]
             if node.circuit_breaker is not None and not self._results.passes_circuit(step):
                 return step.status == RETRYING
             decision = next_of(host.graph.at(self.path), step, host.rules)
             if isinstance(decision, Reconcile):
-                self._reconcile(step, claimed.call)
+                self._reconcile(step)
                 return step.status == READY and self._must_run(step, claimed)
             match decision:
                 case AskWhat(_, kind):
@@ -378,14 +414,14 @@ class Calls:
                     return True
             return False
 
-    def _reconcile(self, step: Step, call: Call) -> None:
+    def _reconcile(self, step: Step) -> None:
         """Ask the step's own function whether it was done when it was interrupted."""
-        node = call.function.node
+        node = self._nodes[step.node]
         assert callable(node.if_interrupted)
         context = Context(self.host, step, self.host.config, False)
         attempt = CallAttempt(node, step, context, (), {})
         attempt.node = dataclasses.replace(node, function=node.if_interrupted, is_async=False, timeout=None)
-        attempt.args = (context,)
+        attempt.args = () if node.wants else (context,)
         attempt.run_here()
         if attempt.seconds < 0:
             self.wait_for(attempt.run())
@@ -399,7 +435,7 @@ class Calls:
         self._take(attempt)
 
     def _attempt(self, step: Step, call: Call) -> CallAttempt:
-        host, node = self.host, call.function.node
+        host, node = self.host, self._nodes[step.node]
         host.steps_run += 1
         if node.executor is not None:
             whole = functools.partial(call.function, *call.args, **call.kwargs)

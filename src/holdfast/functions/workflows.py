@@ -6,54 +6,40 @@ import functools
 import os
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream
 from holdfast.engine.context import Context
 from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention, Settings
-from holdfast.errors import GraphInvalid, HoldfastError, Remedy, RunExists, RunPaused
+from holdfast.errors import GraphInvalid, HoldfastError, Remedy, RunFinished, RunPaused
 from holdfast.events import ObserverLike, resolve_observer
-from holdfast.functions.calls import Calls, _current, current_calls, current_context
+from holdfast.functions.calls import Calls, StepNodes, _current, current_calls, current_context, steps_graph
 from holdfast.functions.steps import Declaration, Parameters, Result, StepFunction
 from holdfast.graph.graph import Edge, Graph, Node
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import RunStarted
-from holdfast.journal.run_state import RunState
 from holdfast.journal.sealing import Seal
+from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.ops import thaw
 from holdfast.state.schema import Channel, Schema
 from holdfast.state.state import State
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
-from holdfast.stores.base import RunInfo, Store, is_in_memory
+from holdfast.stores.base import Store, is_in_memory
 from holdfast.values import END, START, RunStatus
-from holdfast.views.plain import preview_raw
+
+if TYPE_CHECKING:
+    from holdfast.functions import checks
+    from holdfast.functions.checks import FunctionWarning
+else:
+    checks = LazyModule("functions.checks")
 
 RESULT = "result"
 """The key of the state that has what the function returned."""
 
 _RESERVED = (RESULT, "run_id", "answers", "observer")
 """Parameters of `run`, and the key of the result."""
-
-
-class StepNodes(dict[str, Node]):
-    """The steps that a workflow's function calls, as they become known: any name may be one, or another workflow."""
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str)
-
-    def __missing__(self, name: str) -> Node:
-        return Node(name, graph=_steps_graph(name, StepNodes()), wants=())
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the step of that name."""
-        return self[name]
-
-
-def _steps_graph(name: str, nodes: StepNodes) -> Graph:
-    return Graph(name, Schema(name, {}), nodes)
 
 
 class WorkflowFunction(Declaration[Parameters, Result]):
@@ -96,13 +82,13 @@ class WorkflowFunction(Declaration[Parameters, Result]):
     def as_step(self) -> StepFunction[Any, Any]:
         """This workflow as a step of another."""
         step = StepFunction(self.function, name=self.name)
-        step.node = self._node(_ChildBody(self))
+        step.node = self._node(_ChildBody(self), ())
         return step
 
-    def _node(self, body: Any) -> Node:
+    def _node(self, body: Any, wants: tuple[str, ...] = ("state", "ctx")) -> Node:
         nodes = StepNodes({each.name: each.node for each in _steps_of(self.function)})
-        inner = _steps_graph(self.name, nodes)
-        return Node(self.name, body, inner, wants=("state", "ctx"), is_async=self.is_async)
+        inner = steps_graph(self.name, nodes)
+        return Node(self.name, body, inner, wants=wants, is_async=self.is_async)
 
     @functools.cached_property
     def app(self) -> App:
@@ -131,6 +117,13 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         )
         return App(settings)
 
+    def validate(self) -> list[FunctionWarning]:
+        """Return what in the function, outside of its steps, may come to something else when it runs again.
+
+        The time, random numbers, files, the network, loops over sets: its source is read, and nothing is run.
+        """
+        return checks.check_function(self)
+
     # Running it.
 
     def run(
@@ -146,17 +139,10 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         A run that is finished gives its recorded result, and runs nothing. Other arguments than those that the run was
         started with are refused. A run that waits raises `RunPaused`; `answers`, by name, answer it.
         """
-        given = self.bound(args, kwargs)
-        if self._known(run_id, given) is None:
-            try:
-                outcome = self.app.invoke(given, run_id=run_id, observer=observer)
-            except RunExists:
-                if run_id is None or self._known(run_id, given) is None:
-                    raise
-            else:
-                return self._result(outcome)
-        assert run_id is not None
-        return self.resume(run_id, answers=answers, observer=observer)
+        if answers is not None and run_id is not None and self.app.store.runs(run=run_id):
+            return self.resume(run_id, answers=answers, observer=observer)
+        how = self._how(run_id)
+        return self._result(self.app.invoke(self.bound(args, kwargs), observer=observer, **how))
 
     async def arun(
         self,
@@ -167,46 +153,48 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         **kwargs: Any,
     ) -> Any:
         """As `run`, in the running event loop."""
-        given = self.bound(args, kwargs)
-        if self._known(run_id, given) is None:
-            try:
-                outcome = await self.app.ainvoke(given, run_id=run_id, observer=observer)
-            except RunExists:
-                if run_id is None or self._known(run_id, given) is None:
-                    raise
-            else:
-                return self._result(outcome)
-        assert run_id is not None
-        return await self.aresume(run_id, answers=answers, observer=observer)
+        if answers is not None and run_id is not None and self.app.store.runs(run=run_id):
+            return await self.aresume(run_id, answers=answers, observer=observer)
+        how = self._how(run_id)
+        return self._result(await self.app.ainvoke(self.bound(args, kwargs), observer=observer, **how))
+
+    def _how(self, run_id: str | None) -> dict[str, Any]:
+        """Return how a run is started: one that has an id may be there already."""
+        return {} if run_id is None else {"run_id": run_id, "if_exists": "resume"}
 
     def resume(
         self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
         """Go on with a run where it stopped, and return what the function returns; see `App.resume` for the options."""
-        if (found := self._finished(run_id)) is not None:
-            return found.value
-        return self._result(self.app.resume(run_id, answer, answers=answers, **options))
+        try:
+            return self._result(self.app.resume(run_id, answer, answers=answers, **options))
+        except RunFinished:
+            return self._result(self.app.invoke(run_id=run_id, if_exists="return"))
 
     async def aresume(
         self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
         """As `resume`, in the running event loop."""
-        if (found := self._finished(run_id)) is not None:
-            return found.value
-        return self._result(await self.app.aresume(run_id, answer, answers=answers, **options))
+        try:
+            return self._result(await self.app.aresume(run_id, answer, answers=answers, **options))
+        except RunFinished:
+            return self._result(await self.app.ainvoke(run_id=run_id, if_exists="return"))
 
     def stream(
         self, *args: Any, run_id: str | None = None, observer: ObserverLike = None, **kwargs: Any
     ) -> EventStream:
         """Start a run, or go on with the run of that id, and yield its events as they happen; see `App.stream`."""
-        given = self.bound(args, kwargs)
-        if self._known(run_id, given) is None:
-            return self.app.stream(given, run_id=run_id, observer=observer)
-        return self.app.stream(checkpoint=run_id, observer=observer)
+        return self.app.stream(self.bound(args, kwargs), observer=observer, **self._how(run_id))
 
     def submit(self, *args: Any, run_id: str | None = None, **kwargs: Any) -> str:
         """Store a run for workers to execute, and return its id; `app.submit` takes a queue, a priority and a time."""
-        return self.app.submit(self.bound(args, kwargs), run_id=run_id)
+        return self.app.submit(self.bound(args, kwargs), **self._how(run_id))
+
+    def inputs_of(self, given: Any) -> dict[str, Any]:
+        """Return the arguments by name: of a mapping, of a tuple by position, or of the only argument itself."""
+        if isinstance(given, Mapping):
+            return self.bound((), given)
+        return self.bound(given if isinstance(given, tuple) else () if given is None else (given,), {})
 
     def _result(self, outcome: Outcome) -> Any:
         if outcome.status == RunStatus.COMPLETED:
@@ -221,53 +209,6 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             f"run {run!r} of {self.name!r} {waits}", remedies=remedies, run_id=run, outcome=outcome
         )
 
-    def _finished(self, run_id: str) -> _Recorded | None:
-        """Return the recorded result of a run that is finished."""
-        for info in self.app.store.runs(run=run_id):
-            self.app._runner.refuse_other_workflow(info)
-            if info.status == RunStatus.COMPLETED:
-                settings = self.app._settings
-                run = settings.journal.load(info, settings.codec).run
-                if RESULT in run.root.cells:
-                    return _Recorded(settings.codec.decode(run.root.cells[RESULT].encoded(settings.codec)))
-        return None
-
-    def _known(self, run_id: str | None, given: Mapping[str, Any]) -> RunInfo | None:
-        """Return the facts of the run of an id, if there is one; refuse other arguments than it was started with."""
-        found = [] if run_id is None else self.app.store.runs(run=run_id)
-        if not found:
-            return None
-        info, settings = found[0], self.app._settings
-        self.app._runner.refuse_other_workflow(info)
-        codec = settings.codec
-        run, history = settings.journal.history(info, codec)
-        recorded = _input_of(run, history, codec)
-        for name, value in given.items():
-            raw = codec.encode(value)
-            if name in recorded and recorded[name] != raw:
-                was, now = (preview_raw(each, codec) for each in (recorded[name], raw))
-                raise RunExists(
-                    f"run {run_id!r} of {self.name!r} was started with {name}={was}, and is called with {name}={now}; "
-                    "a run goes on with the arguments that it has",
-                    remedies=(Remedy("choose_run_id"), Remedy("resume", info.run)),
-                    run_id=info.run,
-                )
-        return info
-
-
-class _Recorded(NamedTuple):
-    """A recorded result."""
-
-    value: Any
-
-
-def _input_of(run: RunState, history: Any, codec: Codec) -> dict[str, bytes]:
-    """Return what a run was started with; of a run whose beginning is pruned or another's, what it holds."""
-    first = next((records[0] for _, records in history if records), None)
-    if isinstance(first, RunStarted):
-        return {op.key: op.raw for op in first.ops}
-    return {key: slot.encoded(codec) for key, slot in run.root.cells.items()} if run.frames else {}
-
 
 def _plain(state: State) -> Any:
     return thaw(state[RESULT])
@@ -281,8 +222,7 @@ class _Body:
         self.__name__ = workflow.name
 
     def _calls(self, ctx: Context) -> Calls:
-        nodes = ctx._host.graph.at(ctx.step).nodes
-        return Calls(ctx, cast(dict[str, Node], nodes))
+        return Calls(ctx, cast(StepNodes, ctx._host.graph.at(ctx.step).nodes))
 
     def run_function(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return what a sync function returns."""

@@ -452,6 +452,11 @@ def all_successors(graph: Graph, followed: Mapping[str, Collection[str]], prefix
             note(name, graph.last)
         if (inner := graph.nodes[name].graph) is not None:
             found |= all_successors(inner, followed, f"{prefix}{name}/")
+            if (
+                graph.nodes[name].function is not None
+            ):  # Only the function knows which steps it calls, and when.
+                for each in [each for each in followed if each.startswith(f"{prefix}{name}/")]:
+                    found.setdefault(each, set()).update(followed[each])
     return found
 
 

@@ -41,6 +41,9 @@ ONCE_IN_DOUBT = "once_in_doubt"
 ABOUT_DOUBTS = ("in_doubt", "poison", ONCE_IN_DOUBT)
 """The kinds of pauses that ask what to do with something that was interrupted: rerun, skip or fail it."""
 
+OUTPUT = "output"
+"""The key of what a step that a function called has returned."""
+
 ONE_OFF = "one_off"
 """The note of a step that nothing follows."""
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.context import PauseSignal
 from holdfast.errors import HoldfastError
+from holdfast.functions.calls import StepNodes
 from holdfast.graph.fingerprint import Fingerprint
 from holdfast.graph.graph import Graph, Node
 from holdfast.graph.validation import choice_of
@@ -245,6 +246,8 @@ def watched_graph(graph: Graph, outline: Mapping[str, Any], watch: Watch) -> Gra
     """A graph that does the same, watched: fingerprints (from its outline), names and edges are the original's."""
     facts = outline.get("nodes", {})
     nodes = {name: _watched_node(node, facts.get(name, {}), watch) for name, node in graph.nodes.items()}
+    if isinstance(graph.nodes, StepNodes):
+        nodes = StepNodes(nodes, lambda node: _watched_node(node, {}, watch))
     return dataclasses.replace(graph, nodes=nodes)
 
 

@@ -295,9 +295,9 @@ def crash_everywhere(
 ) -> CrashReport:
     """Run a workflow undisturbed, then kill it at every boundary, resume it each time, and compare.
 
-    `workflow` is a `StateGraph`, an `App`, a function that makes one (called for every process), or the path of a
-    workflow file; it is run on stores of its own. It dies before each commit, after it, after the engine has heard of
-    it, right after each effect, and when the body of each step has run. Then a new process resumes it, and:
+    `workflow` is a graph, an `App`, a `@workflow` (`inputs`: its argument, a tuple or a mapping), a function that makes
+    one for every process, or a workflow file; it runs on stores of its own. It dies before and after each commit, after
+    the engine has heard of it, after each effect, and when each step's body has run. A new process resumes it, and:
 
     - its result must be that of the undisturbed run (parts in which undisturbed runs differ are left
       out, and the report says so; `same(expected, state)` compares in your own way);

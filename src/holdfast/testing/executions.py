@@ -29,6 +29,7 @@ from holdfast.engine.app import App
 from holdfast.engine.once import StepInterrupted
 from holdfast.engine.settings import Outcome, Pause
 from holdfast.errors import CodecError, ExecutionError, HoldfastError, RunConflict, RunNotFound
+from holdfast.functions.workflows import WorkflowFunction
 from holdfast.graph.builder import StateGraph
 from holdfast.graph.graph import Graph
 from holdfast.journal.journal import Journal
@@ -91,7 +92,7 @@ class Subject:
     def settled(self) -> Subject:
         """The same, compiled once for all executions, where it need not be made again."""
         __tracebackhide__ = True
-        is_graph = isinstance(self.given, (StateGraph, App))
+        is_graph = isinstance(self.given, (StateGraph, App, WorkflowFunction))
         return dataclasses.replace(self, given=self.ready()) if is_graph else self
 
     def ready(self) -> Ready:
@@ -101,6 +102,8 @@ class Subject:
             return self.given
         made = self._made()
         config = dict(self.config or {})
+        if isinstance(made, WorkflowFunction):
+            return Ready(self._of_app(made.app), made.inputs_of(self.inputs), config)
         if isinstance(made, App):
             return Ready(self._of_app(made), self.inputs, config)
         if isinstance(made, StateGraph):
@@ -125,8 +128,8 @@ class Subject:
             return load_workflow(Path(given))
         if not _is_workflow(given):
             raise HoldfastError(
-                "crash_everywhere takes a StateGraph, an App, a function that returns one, or the path of a "
-                f"workflow file, not {type(given).__name__}"
+                "crash_everywhere takes a StateGraph, an App, a function under @workflow, a function that returns one "
+                f"of these, or the path of a workflow file, not {type(given).__name__}"
             )
         return given
 
@@ -144,7 +147,10 @@ class Subject:
 
 def _is_workflow(given: Any) -> bool:
     """Return True for a graph, an app or a `Workflow`, without importing what only workflow files need."""
-    return isinstance(given, (StateGraph, App)) or type(given).__module__ == "holdfast.workflows.workflow"
+    return (
+        isinstance(given, (StateGraph, App, WorkflowFunction))
+        or type(given).__module__ == "holdfast.workflows.workflow"
+    )
 
 
 # A call that may take so long and no longer.

@@ -25,6 +25,7 @@ from holdfast.journal.records import (
     Spent,
     StateEdited,
     Steered,
+    StepCalled,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -262,6 +263,8 @@ class _Reader:
         self._inputs: dict[str, Inputs] = {}
         self._costs: dict[str, float] = {}
         self._began: dict[str, int] = {}
+        self._pairs: set[tuple[str, str]] = set()
+        """The nodes that are known to have been called after each other since the run was last set back."""
         self._added: dict[str, int] = {}
         """By step that a person added to the run, the entry."""
         self._edit: StateEdited | None = None
@@ -334,6 +337,8 @@ class _Reader:
                 self._costs[step] = self._costs.get(step, 0.0) + (record.cost or 0.0)
             case StepFinished():
                 self._finish(record, seq, at)
+            case StepCalled(frame=frame, node=node):
+                self._follow_call(frame, node, seq)
             case WaveFinished(frame=frame):
                 names = self._run.frames[frame].active if record.steps is None else record.steps
                 prefix = f"{node_of(frame)}/" if frame else ""
@@ -356,6 +361,15 @@ class _Reader:
                     self._resumes, self._saved = self._resumes + 1, kept
             case RunEnded():
                 self._end_execution(at)
+
+    def _follow_call(self, path: str, node: str, seq: int) -> None:
+        """Learn that a step which a function calls may depend on all that it has called before."""
+        frame, prefix = self._run.frames.get(path), node_of(path)
+        for before in frame.visits if frame is not None else ():
+            pair = f"{prefix}/{before}", f"{prefix}/{node}"
+            if pair not in self._pairs:
+                self._pairs.add(pair)
+                self._own[-1].followed.append((seq, pair[0], {pair[1]}))
 
     def _taken(self, record: Record, seq: int) -> None:
         """Learn from a record that was applied to the run."""
@@ -451,6 +465,7 @@ class _Reader:
         known = segment.finishes()
         self._undone = {name: each for name, each in before.items() if name not in known}
         self._inputs, self._costs, self._began, self._added = {}, {}, {}, {}
+        self._pairs.clear()
 
     def _own_at(self, seq: int) -> Segment | None:
         return next((each for each in reversed(self._own) if each.start <= seq), None)

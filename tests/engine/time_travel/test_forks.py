@@ -29,9 +29,9 @@ from holdfast import (
     StateGraph,
     StateInvalid,
     append,
-    copy_runs,
     open_store,
 )
+from holdfast.capsules import copy_runs
 from holdfast.checkpoints import JournalCheckpointStore
 from holdfast.engine.retention import prune_workflow
 from holdfast.engine.settings import Retention

@@ -472,7 +472,7 @@ def affected_nodes(
         todo = list(_readers(graph, found, written or {}))
         root |= {name: name for name in todo}
     order = {name: place for place, name in enumerate(all_nodes(graph))}
-    return dict(sorted(found.items(), key=lambda pair: order[pair[0]]))
+    return dict(sorted(found.items(), key=lambda pair: order.get(pair[0], len(order))))
 
 
 def _exists(graph: Graph, name: str) -> bool:
@@ -489,7 +489,7 @@ def _following(graph: Graph, leads: Successors, name: str) -> Iterator[str]:
     """Yield what comes directly after a node, or after a sub-graph that it is in, with all that is inside of that."""
     place = name
     while place:
-        for other in sorted(leads[place]):
+        for other in sorted(leads.get(place, ())):
             yield other
             yield from inside(graph, other)
         place = place.rpartition("/")[0]

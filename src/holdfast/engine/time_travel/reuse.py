@@ -100,7 +100,10 @@ class ReusableSteps:
             return False
         if any(target.node not in graph.nodes for target in found.record.goto or ()):
             return False
-        if not graph.schema.is_open and any(op.key not in graph.schema.channels for op in found.record.ops):
+        if self._run.frames[step.frame].is_body:
+            if step.item != found.item:
+                return False  # A result is never given for other arguments.
+        elif not graph.schema.is_open and any(op.key not in graph.schema.channels for op in found.record.ops):
             return False
         if self._rerun is not None:
             return not {step.id, qualified(step)} & self._again

@@ -1,0 +1,81 @@
+"""Warnings of what differs when a workflow's function runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import random
+import time
+import urllib.request
+import uuid
+from datetime import datetime
+from pathlib import Path
+from random import choice
+from typing import Any
+
+from holdfast import step, workflow
+from holdfast.functions import check_function, now
+
+
+@step
+def allowed(number: int) -> float:
+    return time.time() + number
+
+
+def helper() -> float:
+    return random.random()
+
+
+def uses(body: Any) -> list[str]:
+    return [f"{warning.what}: {warning.why}" for warning in check_function(workflow(body))]
+
+
+async def everything(items: list[int]) -> Any:
+    found: list[Any] = [time.time(), datetime.now(), dt.date.today(), choice(items), uuid.uuid4()]
+    found += [os.urandom(3), urllib.request.urlopen("http://localhost"), helper(), random.shuffle(items)]
+    await asyncio.sleep(1)
+    time.sleep(1)
+    with open("file") as file:  # noqa: PTH123
+        found.append(file.read())
+    for item in {1, 2}:
+        found.append(item)
+    return [*found, [item + 1 for item in set(items)], input()]
+
+
+def harmless(items: list[int]) -> Any:
+    first = allowed(len(items)), now()
+    return [first, sorted(set(items)), [item for item in items if item in {1, 2}], Path("a") / "b"]
+
+
+def test_what_differs_is_found_with_its_place() -> None:
+    found = uses(everything)
+    expected = [
+        *(
+            "time.time(…)",
+            "datetime.now(…)",
+            "dt.date.today(…)",
+            "choice(…)",
+            "uuid.uuid4(…)",
+            "os.urandom(…)",
+        ),
+        *("urllib.request.urlopen(…)", "random.random(…)", "random.shuffle(…)", "asyncio.sleep(…)"),
+        *("time.sleep(…)", "open(…)", "a loop over {1, 2}", "a loop over set(items)", "input(…)"),
+    ]
+    assert sorted(line.partition(":")[0] for line in found) == sorted(expected)
+    assert any("use holdfast.functions.now()" in line for line in found)
+    warning = workflow(everything).validate()[0]
+    lines = Path(warning.file).read_text().splitlines()
+    assert "random.random()" in lines[warning.line - 1] and str(warning).startswith(
+        f"{warning.file}:{warning.line}:"
+    )
+
+
+def test_steps_and_what_stays_the_same_are_left_alone() -> None:
+    assert uses(harmless) == []
+
+
+def test_a_function_without_source_has_no_warnings() -> None:
+    scope: dict[str, Any] = {"time": time, "__name__": "made"}
+    exec("def made():\n    return time.time()\n", scope)
+    assert uses(scope["made"]) == []

@@ -1,0 +1,217 @@
+"""Runs of functions in time travel, in the fleet, and killed everywhere: as those of graphs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import ExecutionError, Retry, RunPaused, ask, open_store, sleep, step, workflow
+from holdfast.capsules import export_run, import_run
+from holdfast.errors import CannotRerun
+from holdfast.fleet import Worker
+from holdfast.functions import context
+from holdfast.stores.base import Store
+from holdfast.testing import crash_everywhere, record_effect
+from holdfast.values import RunStatus
+
+seen: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    seen.clear()
+
+
+@step
+def fetch(page: str) -> str:
+    seen.append(page)
+    return page.upper()
+
+
+@step
+def glue(parts: list[str]) -> str:
+    seen.append("glue")
+    return "-".join(parts)
+
+
+@step
+def publish(text: str) -> str:
+    seen.append("publish")
+    return f"<{text}>"
+
+
+def report(store: Store) -> Any:
+    @workflow(store=store, name="report")
+    def made(pages: list[str]) -> str:
+        return publish(glue([fetch(page) for page in pages]))
+
+    return made
+
+
+def result(outcome: Any) -> Any:
+    return outcome.state["result"]
+
+
+def test_a_step_and_all_after_it_run_again(store: Store) -> None:
+    job = report(store)
+    assert job.run(["a", "b", "c"], run_id="r") == "<A-B-C>"
+    seen.clear()
+
+    planned = {planned.step: planned.what for planned in job.app.plan_rerun("r", "report#1/fetch#2").steps}
+    assert planned == {f"report#1/{name}": "rerun" for name in ("fetch#2", "fetch#3", "glue#1", "publish#1")}
+    assert result(job.app.rerun("r", "report#1/fetch#2")) == "<A-B-C>"
+    assert seen == ["b", "c", "glue", "publish"]
+    seen.clear()
+    assert result(job.app.rerun("r", "report/publish")) == "<A-B-C>" and seen == ["publish"]
+    with pytest.raises(CannotRerun, match="has no step 'report/missing' that ran"):
+        job.app.rerun("r", "report/missing")
+
+
+def test_the_output_of_a_step_can_be_given(store: Store) -> None:
+    job = report(store)
+    job.run(["a", "b"], run_id="r")
+    seen.clear()
+    assert result(job.app.rerun("r", "report#1/fetch#2", output="Z")) == "<A-Z>"
+    assert seen == ["glue", "publish"]
+
+
+def test_a_fork_goes_on_from_a_checkpoint(store: Store) -> None:
+    job = report(store)
+    job.run(["a", "b"], run_id="r")
+    saved = job.app.checkpoints("r")
+    assert [checkpoint.nodes for checkpoint in saved] == [("fetch",), ("fetch",), ("glue",), ("report",)]
+    seen.clear()
+    assert result(job.app.resume(job.app.fork(saved[0].id))) == "<A-B>"
+    assert seen == ["b", "glue", "publish"]
+
+    job.app.rollback("r", saved[1].id)
+    seen.clear()
+    assert job.resume("r") == "<A-B>" and seen == ["glue", "publish"]
+
+
+def test_another_run_reuses_what_has_the_same_arguments(store: Store) -> None:
+    job = report(store)
+    job.run(["a", "b"], run_id="r")
+    seen.clear()
+    assert result(job.app.invoke(reuse="r")) == "<A-B>" and seen == []
+    assert result(job.app.invoke({"pages": ["a", "c"]}, reuse="r")) == "<A-C>"
+    assert seen == ["c", "glue", "publish"]
+
+
+def test_a_capsule_has_the_whole_run(memory: Store, tmp_path: Path) -> None:
+    job = report(memory)
+    job.run(["a"], run_id="r")
+    export_run(memory, "r", tmp_path / "r.capsule")
+    other = open_store("memory://")
+    import_run(other, tmp_path / "r.capsule")
+
+    assert result(report(other).app.rerun("r", "report/publish", trust=True)) == "<A>"
+
+
+def test_a_plan_says_what_a_resume_does(memory: Store) -> None:
+    @workflow(store=memory)
+    def job() -> Any:
+        return fetch("a"), ask("ok?")
+
+    with pytest.raises(RunPaused):
+        job.run(run_id="r")
+    planned = {planned.step: planned.what for planned in job.app.plan_resume("r").steps}
+    assert planned == {"job#1/fetch#1": "kept", "job#1/ask#1[ok?]": "asked"}
+
+
+# The fleet.
+
+
+def test_workers_execute_submitted_functions(store: Store) -> None:
+    @step(retry=Retry(attempts=2, delay=0.05))
+    def flaky() -> int:
+        seen.append(context().attempt)
+        if context().attempt == 1:
+            raise OSError("later")
+        return 7
+
+    @workflow(store=store)
+    async def job(page: str) -> list[Any]:
+        found = await fetch.map([page, f"{page}{page}"])
+        await sleep(0.05)
+        return [*found, flaky(), ask("ok?")]
+
+    run = job.submit("a")
+    while 2 not in seen:  # It is left until the sleep is over, and until the retry is due.
+        Worker(store, [job], idle_timeout=0.01).run(until_idle=True)
+        assert store.runs(run=run)[0].status == RunStatus.PAUSED
+        time.sleep(0.01)
+    assert job.resume(run, "yes") == ["A", "AA", 7, "yes"] and sorted(map(str, seen)) == ["1", "2", "a", "aa"]
+
+
+# Killed everywhere.
+
+
+@step
+def charge(amount: int) -> int:
+    def pay() -> int:
+        record_effect("charge", amount=amount)
+        return amount
+
+    return int(context().once("pay", pay, if_interrupted="skip") or amount)
+
+
+@step
+async def look(text: str) -> str:
+    await asyncio.sleep(0)
+    return text * 2
+
+
+@workflow
+async def inner(text: str) -> str:
+    return await look(text)
+
+
+@workflow
+async def shop(amount: int, words: list[str]) -> list[Any]:
+    found = await asyncio.gather(*(look(word) for word in words))
+    parts = await fetch.map(found, max_parallel=2)
+    paid = charge(amount)
+    await sleep(10)
+    return [*parts, paid, await inner("x"), ask("ok?")]
+
+
+def test_a_workflow_survives_a_crash_at_every_boundary() -> None:
+    report = crash_everywhere(
+        shop, (3, ["a", "b"]), answers={"ok?": "yes"}, mode="fast", repeatable=("charge",), limit=40
+    )
+    assert report.passed and "no effects" not in str(report)
+
+
+def test_a_function_that_is_not_deterministic_is_found() -> None:
+    @workflow
+    def careless(n: int) -> str:
+        seen.append(n)
+        return fetch(str(len(seen))) + fetch("b")
+
+    with pytest.raises(AssertionError, match=r"is called with|breaks"):
+        crash_everywhere(careless, 1, mode="fast")
+
+
+def test_a_step_that_keeps_killing_the_process_is_asked_about(memory: Store) -> None:
+    deadly = [True]
+
+    @step
+    def deadly_step() -> int:
+        if deadly:
+            raise KeyboardInterrupt
+        return 1
+
+    @workflow(store=memory)
+    def job() -> int:
+        return deadly_step()
+
+    with pytest.raises(KeyboardInterrupt):
+        job.run(run_id="r")
+    deadly.clear()
+    assert job.run(run_id="r") == 1
+    assert ExecutionError.code == "execution_error"
