@@ -150,7 +150,7 @@ def until(holds: Callable[[], bool]) -> None:
 class Session:
     """The command line in a terminal of its own. `screen` is all that it wrote, without colours and moves."""
 
-    def __init__(self, folder: Path, *arguments: str, **env: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **env: str) -> None:
         self._raw = b""
         self._seen = 0
         self._pid, self._terminal = pty.fork()
@@ -158,7 +158,7 @@ class Session:
             os.chdir(folder)
             os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env})
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.execv(PROGRAM[0], [*PROGRAM, *arguments])
+            os.execv(program[0], [*program, *arguments])
 
     @property
     def raw(self) -> str:

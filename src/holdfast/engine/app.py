@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from holdfast.engine.blocking import AsyncEventStream, Blocking, EventStream, StreamQueue, run_blocking
+from holdfast.engine.blocking import (
+    AsyncEventStream,
+    Blocking,
+    EventStream,
+    StreamQueue,
+    is_watched,
+    run_blocking,
+)
 from holdfast.engine.loop import Execution
 from holdfast.engine.runner import Main, state_of
 from holdfast.engine.settings import Outcome, Pause, ignore, one_of
@@ -30,12 +37,14 @@ if TYPE_CHECKING:
     from holdfast.engine.resume_plan import ResumePlan
     from holdfast.engine.submission import When
     from holdfast.journal import copying
+    from holdfast.views import live, notebook
 else:
     # What a run that is only started does without is loaded when it is first used.
     checkpoint_files, continuation = LazyModule("engine.checkpoint_files"), LazyModule("engine.continuation")
     resume, resume_plan = LazyModule("engine.resume"), LazyModule("engine.resume_plan")
     submission, control = LazyModule("engine.submission"), LazyModule("engine.commands.control")
     copying = LazyModule("journal.copying")
+    live, notebook = LazyModule("views.live"), LazyModule("views.notebook")
 
 
 Input = Mapping[str, Any] | Any | None
@@ -56,6 +65,7 @@ class App(TimeTravelApp):
         reuse: str | None = None,
         if_exists: str = "fail",
         observer: ObserverLike = None,
+        progress: bool | None = None,
     ) -> Outcome:
         """Start a run and execute it until it completes, pauses or is cancelled.
 
@@ -68,12 +78,18 @@ class App(TimeTravelApp):
         `raise_exceptions=False`, is an outcome with an `error`. Ctrl+C and SIGTERM save the run first. Works inside
         a running event loop.
 
+        `progress` shows the steps while they run, in a terminal or a notebook and nowhere else. Without a word a run
+        that takes longer than half a second is shown if there is no observer; HOLDFAST_PROGRESS=0 turns that off.
+
         `reuse` names another run of this workflow: what it has finished is not run again where the node's code and
         its inputs are the same. Without an input that run's own is taken; its config holds where none is given.
         """
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint, "reuse": reuse}
         how["if_exists"] = if_exists
-        return Blocking(self._invocation(input, observer, **how)).run()
+        if not is_watched(progress, observer):
+            return Blocking(self._invocation(input, observer, **how)).run()
+        with live.shown(self, observer, at_once=progress is not None) as both:
+            return Blocking(self._invocation(input, both, **how)).run()
 
     async def ainvoke(
         self,
@@ -154,6 +170,7 @@ class App(TimeTravelApp):
         *,
         answers: Mapping[str, Any] | None = None,
         observer: ObserverLike = None,
+        progress: bool | None = None,
         **options: Unpack[ResumeKeywords],
     ) -> Outcome:
         """Resume a run where it stopped. Finished steps do not run again.
@@ -175,9 +192,13 @@ class App(TimeTravelApp):
 
         A run from outside (`import_run`) is not resumed before somebody confirmed what it would run with: without
         `trust`, `ForeignRun` is raised, whose `disclosure` tells that. `trust` is `True`, or the error's `digest`,
-        which confirms what was shown and nothing else.
+        which confirms what was shown and nothing else. `progress` is as for `invoke`.
         """
-        return Blocking(self._resumption(target, observer, answer=answer, answers=answers, **options)).run()
+        given: dict[str, Any] = {"answer": answer, "answers": answers, **options}
+        if not is_watched(progress, observer):
+            return Blocking(self._resumption(target, observer, **given)).run()
+        with live.shown(self, observer, at_once=progress is not None) as both:
+            return Blocking(self._resumption(target, both, **given)).run()
 
     async def aresume(
         self,
@@ -409,6 +430,9 @@ class App(TimeTravelApp):
     def outline(self) -> dict[str, Any]:
         """Return the graph as plain data, with a fingerprint per node."""
         return self._settings.graph.outline()
+
+    def _repr_html_(self) -> str:
+        return notebook.graph_html(self)
 
     def draw(self) -> str:
         """Return the graph as Mermaid text."""

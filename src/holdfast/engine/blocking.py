@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import signal
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -40,6 +42,24 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _LOOK_EVERY = 1.0
 """Seconds between two checks that the thread of a run is still there."""
+
+
+PROGRESS = "HOLDFAST_PROGRESS"
+"""The environment variable that keeps runs from being shown with `0`."""
+
+
+def is_watched(progress: bool | None, observer: object) -> bool:
+    """Return whether a run is shown while it executes: only where somebody looks at stdout, a terminal or a notebook.
+
+    If nothing is said of it, that is where nothing else observes the run.
+    """
+    if progress is False or (progress is None and (observer is not None or os.environ.get(PROGRESS) == "0")):
+        return False
+    out = sys.stdout
+    try:
+        return "ipykernel" in sys.modules or (out is not None and out.isatty())
+    except (AttributeError, ValueError):
+        return False
 
 
 class RunInterrupted(KeyboardInterrupt):

@@ -17,12 +17,16 @@ from holdfast.graph.graph import CircuitBreaker, Graph
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Pause as StoredPause
 from holdfast.journal.run_state import RunState
+from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.state import State
 from holdfast.values import RunStatus, utc_time
 
 if TYPE_CHECKING:
     from holdfast.engine.speculation import Guesses
+    from holdfast.views import notebook
+else:
+    notebook = LazyModule("views.notebook")
 
 DURABILITY = ("full", "process", "exit")
 ON_FAILURE = ("pause", "continue", "rollback")
@@ -272,6 +276,17 @@ class Outcome:
     """The steps that this execution was given the results of, instead of running them, by their ids."""
     error: HoldfastError | None = None
     """Why it failed, where that is not raised."""
+
+    def __str__(self) -> str:
+        """Return the outcome in a line, and a line for everything that it waits for."""
+        lines = [f"{self.status}: {notebook.summary(self)}"]
+        lines += [f"  waits for {pause.name or pause.node!r}: {pause.prompt}" for pause in self.pauses]
+        if self.pauses:
+            lines.append(f"  answer and go on with app.resume({self.run_id!r}, answer)")
+        return "\n".join([*lines, *(f"  {self.error}" for _ in [self.error] if self.error is not None)])
+
+    def _repr_html_(self) -> str:
+        return notebook.outcome_html(self)
 
 
 def expires_at(pause: StoredPause, retention: Retention | None) -> float | None:

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from holdfast.engine import speculation
     from holdfast.engine.speculation import Guesses
     from holdfast.graph import branches
+    from holdfast.views import notebook
 else:
     branches = LazyModule("graph.branches")
-    speculation = LazyModule("engine.speculation")
+    speculation, notebook = LazyModule("engine.speculation"), LazyModule("views.notebook")
 
 _GIVEN = ("state", "ctx", "config", "node", "graph")
 _GIVEN_WITHOUT_DEFAULT = ("node", "graph")
@@ -394,6 +395,9 @@ class StateGraph:
             *branches.problems_of(self._without_branches(), self._branches),
         ]
         return found or check(graph)
+
+    def _repr_html_(self) -> str:
+        return notebook.graph_html(self.build().outline(), self.problems())
 
     def problems(self) -> list[str]:
         """Everything that keeps this graph from being compiled; empty if nothing does."""

@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import CodecError, StateInvalid
 from holdfast.graph.graph import base_name
@@ -14,6 +14,7 @@ from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.journal import Journal, Loaded
 from holdfast.journal.records import Record, Spent, StepFailed
 from holdfast.journal.run_state import DONE, RunState, Spending
+from holdfast.names import LazyModule
 from holdfast.state.ops import Op, Slot
 from holdfast.state.standard_types import Allowance
 from holdfast.state.types import Handler, Types
@@ -26,6 +27,11 @@ from holdfast.views.history import texts_of
 from holdfast.views.patch import Operation, json_patch
 from holdfast.views.plain import LenientCodec, View, size_text, when
 from holdfast.views.projection import GIVEN, FinishedStep, Projection, project
+
+if TYPE_CHECKING:
+    from holdfast.views import notebook
+else:
+    notebook = LazyModule("views.notebook")
 
 # What differs between two checkpoints: their states and positions.
 
@@ -117,6 +123,9 @@ class StateDifference(View):
         """What else differs: workflow, status, wave, node, next, pauses; each as it was and is."""
         pairs = {name: (getattr(self.one, name), getattr(self.other, name)) for name in FACTS}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    def _repr_html_(self) -> str:
+        return notebook.difference_html(self)
 
     @property
     def patch(self) -> list[Operation]:

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from holdfast.errors import CorruptJournal
 from holdfast.graph.graph import base_name
@@ -41,12 +41,18 @@ from holdfast.journal.records import (
 )
 from holdfast.journal.run_state import Annotation, RunState, Spending, frame_of
 from holdfast.journal.sealing import is_sealed
+from holdfast.names import LazyModule
 from holdfast.state.ops import Op
 from holdfast.stores.base import Entry, RunInfo, Store, StoredCheckpoint
 from holdfast.values import RunStatus
 from holdfast.views.charges import NOTHING, spending_of, total
 from holdfast.views.plain import CODEC, View, ViewCodec
 from holdfast.views.timeline import tell
+
+if TYPE_CHECKING:
+    from holdfast.views import notebook
+else:
+    notebook = LazyModule("views.notebook")
 
 _ENDS = {
     RunStatus.PAUSED: "pause",
@@ -255,6 +261,9 @@ class History(View, Sequence[Point]):
 
     def __len__(self) -> int:
         return len(self.points)
+
+    def _repr_html_(self) -> str:
+        return notebook.history_html(self)
 
 
 def history(journal: Journal, info: RunInfo, limit: int | None = None, before: int | None = None) -> History:

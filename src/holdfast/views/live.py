@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib
+import io
+import sys
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleRenderable, Group
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.events import Event
+from holdfast.events import Event, MultiObserver, ObserverLike
+from holdfast.threads import started
 from holdfast.views.progress import (
     DONE,
     FAILED,
@@ -24,6 +31,7 @@ from holdfast.views.progress import (
     WAITING,
     Progress,
     Row,
+    graph_rows,
 )
 from holdfast.views.terminal import count, duration, gated_console, money, one_line
 
@@ -156,6 +164,108 @@ class LiveView:
         if cost:
             text.append(f"  {money(cost)}")
         return text
+
+
+class NotebookView(LiveView):
+    """The same view in the output of a notebook's cell, drawn again while it changes."""
+
+    def __init__(self, progress: Progress, title: str, store: str) -> None:
+        console = Console(file=io.StringIO(), width=100, record=True, force_jupyter=False, highlight=False)
+        super().__init__(progress, title, "", store, console)
+        self._plain, self._ended, self._thread = False, threading.Event(), threading.Thread(target=self._draw)
+        self._display: Any = None
+        self._ipython: Any = None
+
+    def start(self) -> None:
+        """Start to draw."""
+        self._ipython = importlib.import_module("IPython.display")  # Notebooks have it.
+        self._display = self._ipython.display(self._ipython.HTML(self._html()), display_id=True)
+        self._thread.daemon = True
+        with contextlib.suppress(RuntimeError, MemoryError):  # Without a thread only the end is drawn.
+            started(self._thread)
+
+    def stop(self) -> None:
+        """Draw the last time."""
+        self._ended.set()
+        if self._display is not None:
+            self._update()
+
+    def _draw(self) -> None:
+        while not self._ended.wait(2 / FRAMES_PER_SECOND):
+            self._update()
+
+    def _update(self) -> None:
+        with self._drawing:
+            self._display.update(self._ipython.HTML(self._html()))
+
+    def _html(self) -> str:
+        self._console.print(self.render())
+        form = '<pre style="line-height:1.3">{code}</pre>'
+        return str(self._console.export_html(inline_styles=True, code_format=form))
+
+    _drawing = threading.Lock()
+
+
+AFTER = 0.5
+"""Seconds after which a run is shown if nobody asked for that."""
+_one_at_a_time = threading.Lock()
+
+
+@contextlib.contextmanager
+def shown(app: Any, observer: ObserverLike, *, at_once: bool) -> Iterator[ObserverLike]:
+    """Show an execution of an app on stdout, at once or after a while; yield the observer that it needs.
+
+    One execution of a process is shown at a time, and others are not.
+    """
+    if not _one_at_a_time.acquire(blocking=False):
+        yield observer
+        return
+    later: Later | None = None
+    try:
+        progress, url = Progress(graph_rows(app.graph), of_file=False), app.store.url
+        is_terminal = sys.stdout.isatty()
+        view = LiveView(progress, app.name, "", url) if is_terminal else NotebookView(progress, app.name, url)
+        later = Later(view, 0.0 if at_once else AFTER)
+        later.start()
+        yield view if observer is None else MultiObserver(view, observer)
+    finally:
+        try:
+            if later is not None:
+                later.stop()
+        finally:
+            _one_at_a_time.release()
+
+
+class Later:
+    """Starts a view after so many seconds, unless it is stopped before; nothing is drawn then."""
+
+    def __init__(self, view: LiveView, seconds: float) -> None:
+        self._view, self._seconds, self._lock = view, seconds, threading.Lock()
+        self._is_started = self._is_over = False
+        self._timer = threading.Timer(seconds, self._begin)
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        """Start the view, now or later."""
+        if not self._seconds:
+            self._begin()
+            return
+        with contextlib.suppress(RuntimeError, MemoryError):  # Without a thread nothing is shown.
+            started(self._timer)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._is_started = True
+                self._view.start()
+
+    def stop(self) -> None:
+        """Stop the view, if it was started."""
+        self._timer.cancel()
+        with self._lock:
+            self._is_over = True
+            if self._is_started:
+                self._view.stop()
 
 
 def _time(row: Row, now: float) -> str:

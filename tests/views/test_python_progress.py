@@ -1,0 +1,129 @@
+"""What a person sees of a run from Python: the live view in terminals and notebooks, short texts, HTML."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import END, START, Outcome, StateGraph
+from holdfast.engine.blocking import is_watched
+from tests.cli.processes import Session, environment
+
+PROGRAM = """
+import sys, threading, time
+from holdfast import END, START, StateGraph
+
+def slow(state):
+    print("said by a node")
+    time.sleep(float(sys.argv[2]))
+
+graph = StateGraph(dict, name="watched")
+graph.add_node("first", lambda state: None)
+graph.add_node("slow", slow)
+graph.add_edge(START, "first").add_edge("first", "slow").add_edge("slow", END)
+app = graph.compile("memory://")
+progress = {"None": None, "True": True, "False": False}[sys.argv[1]]
+seen = []
+observer = seen.append if "observer" in sys.argv else None
+out = app.invoke({}, run_id="r1", progress=progress, observer=observer)
+print("end of", out.run_id)
+"""
+
+
+def screen_of(tmp_path: Path, *words: str, **env: str) -> str:
+    """What a terminal shows of the program."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    session = Session(tmp_path, *words, program=[sys.executable, str(path)], **env)
+    session.expect("end of r1")
+    assert session.end() == 0
+    return session.screen
+
+
+def test_a_terminal_shows_the_steps_while_they_run(tmp_path: Path) -> None:
+    screen = screen_of(tmp_path, "True", "0.3")
+    assert "watched" in screen and "r1" in screen and "✓ first" in screen and "✓ slow" in screen
+    assert "said by a node" in screen
+
+
+def test_without_a_word_a_long_run_is_shown_and_a_short_one_is_not(tmp_path: Path) -> None:
+    assert "✓ slow" in screen_of(tmp_path, "None", "1.2")
+    assert "slow" not in screen_of(tmp_path, "None", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "env"), [(("False",), {}), (("None",), {"HOLDFAST_PROGRESS": "0"}), (("None", "observer"), {})]
+)
+def test_nothing_is_shown_if_something_else_was_asked_for(
+    tmp_path: Path, words: tuple[str, ...], env: dict[str, str]
+) -> None:
+    assert "slow" not in screen_of(tmp_path, words[0], "0.8", *words[1:], **env)
+
+
+def test_nothing_is_printed_where_stdout_is_no_terminal() -> None:
+    command = [sys.executable, "-c", PROGRAM, "True", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "FORCE_COLOR": "1"})
+    assert (done.stdout, done.stderr) == ("said by a node\nend of r1\n", "")
+
+
+def test_a_stream_that_cannot_be_asked_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert not is_watched(True, None)
+    monkeypatch.setattr(sys, "stdout", object())
+    assert not is_watched(None, None)
+
+
+def outcome(**compile: Any) -> Outcome:
+    graph = StateGraph({"n": int, "text": str}, name="short")
+    graph.add_node("one", lambda state: {"n": 1, "text": "<script>alert(1)</script>" * 1000})
+    graph.add_edge(START, "one")
+    graph.add_edge("one", END)
+    return graph.compile("memory://", **compile).invoke({"n": 0}, run_id="r1")
+
+
+def test_an_outcome_is_printed_in_few_words() -> None:
+    assert str(outcome()).startswith("completed: run r1: 1 steps run, 0.0 s") and len(str(outcome())) < 100
+    paused = str(outcome(interrupt_before=["one"]))
+    assert paused.startswith("paused: run r1") and "app.resume('r1', answer)" in paused
+
+
+CELLS = (
+    PROGRAM.split("progress =")[0]
+    .replace("time.sleep(float(sys.argv[2]))", "time.sleep(0.4)\n    return {'n': 1}")
+    .replace("dict,", "{'text': str, 'n': int},"),
+    "graph",
+    "app",
+    "app.invoke({'text': '<script>alert(1)</script>'}, run_id='r1', progress=True)",
+    "app.history('r1')",
+    "app.diff('r1@1', 'r1')",
+    "bad = StateGraph(dict, name='bad'); bad.add_node('<b>lost</b>', lambda state: None); bad",
+)
+
+
+def test_a_notebook_shows_runs_graphs_histories_and_differences(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    env = environment()
+    client = nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client.execute(cwd=str(tmp_path), env=env)
+
+    shown = [
+        [output["data"]["text/html"] for output in cell.outputs if "text/html" in output.get("data", {})]
+        for cell in notebook.cells
+    ]
+    graph, app, run, history, difference, bad = (texts[-1] for texts in shown[1:])
+    assert "<svg" in graph and "<svg" in app and "slow" in app
+    progress = shown[3][0]
+    assert "slow" in progress and "✓" in progress and "watched" in progress
+    assert "completed" in run and "&lt;script&gt;alert(1)&lt;/script&gt;" in run
+    assert "first" in history and "slow" in history and "<table>" in history
+    assert "<code>n</code>" in difference
+    assert "&lt;b&gt;lost" in bad and "nothing follows START" in bad
+    assert not any("<script>alert" in text or "<b>lost" in text for texts in shown for text in texts)
