@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,9 +244,13 @@ def test_a_run_whose_event_loop_was_closed_can_be_resumed_and_what_is_left_of_it
     assert not pending.done()
     with pytest.raises(StopSignal):
         contexts[0].once("x", os.getpid)
+    assert len(contexts) == 2
+    left = weakref.ref(pending)
+    contexts.clear()
     del pending
-    gc.collect()
-    assert app.runs()[0].status == RunStatus.COMPLETED and len(contexts) == 2
+    gc.collect()  # What is left of the run is destroyed here, and not in the middle of another test.
+    assert left() is None
+    assert app.runs()[0].status == RunStatus.COMPLETED and not contexts
 
 
 def test_a_run_held_by_a_living_process_is_refused_and_taken_over_at_once_when_that_dies(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,44 @@ def test_a_stream_that_cannot_be_asked_is_no_terminal(monkeypatch: pytest.Monkey
     assert not is_watched(True, None)
     monkeypatch.setattr(sys, "stdout", object())
     assert not is_watched(None, None)
+
+
+def test_a_program_that_only_loaded_the_kernel_of_notebooks_is_no_notebook() -> None:
+    """As a test suite is, whose plugins load it."""
+    pytest.importorskip("ipykernel")
+    program = f"import ipykernel.zmqshell, IPython\n{PROGRAM}"
+    done = subprocess.run([sys.executable, "-c", program, "True", "0.5"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("said by a node\nend of r1\n", "")
+
+
+class Lost(io.StringIO):
+    """A terminal on which threads cannot write any more, or nobody."""
+
+    def __init__(self, *, for_all: bool) -> None:
+        super().__init__()
+        self._for_all, self.tried = for_all, threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._for_all or threading.current_thread() is not threading.main_thread():
+            self.tried.set()
+            raise OSError("the terminal is gone")
+        return super().write(text)
+
+
+@pytest.mark.parametrize(("progress", "for_all"), [(True, False), (True, True), (None, False)])
+def test_a_drawing_that_fails_is_no_failure_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, progress: bool | None, for_all: bool
+) -> None:
+    terminal = Lost(for_all=for_all)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    graph = StateGraph(dict, name="watched")
+    graph.add_node("slow", lambda state: {"tried": terminal.tried.wait(60)})
+    graph.add_edge(START, "slow").add_edge("slow", END)
+    assert graph.compile("memory://").invoke({}, progress=progress).state["tried"]
 
 
 def outcome(**compile: Any) -> Outcome:

@@ -57,9 +57,16 @@ def is_watched(progress: bool | None, observer: object) -> bool:
         return False
     out = sys.stdout
     try:
-        return "ipykernel" in sys.modules or (out is not None and out.isatty())
+        return in_notebook() or (out.isatty() and os.environ.get("TERM", "") not in ("", "dumb"))
     except (AttributeError, ValueError):
         return False
+
+
+def in_notebook() -> bool:
+    """Return whether this process executes the cells of a notebook: whether it is a kernel of Jupyter."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 class RunInterrupted(KeyboardInterrupt):

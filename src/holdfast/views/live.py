@@ -52,8 +52,26 @@ _SPINNER = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
 _OVER = (DONE, KEPT, SKIPPED)
 
 
+_screen = threading.Lock()
+"""Held by the view that is drawn: one of a process at a time, so that a run inside a step is not drawn over its own."""
+
+
+class _Display(Live):
+    """A display that ends with the first drawing that fails, as on a terminal that is gone, and never raises."""
+
+    _is_lost = False
+
+    def refresh(self) -> None:
+        """Draw, unless that has failed before."""
+        if not self._is_lost:
+            try:
+                super().refresh()
+            except Exception:
+                self._is_lost = True
+
+
 class LiveView:
-    """A view that draws a `Progress` ten times a second in a thread of its own."""
+    """A view that draws a `Progress` ten times a second in a thread of its own, unless another view is drawn."""
 
     def __init__(
         self, progress: Progress, title: str, run_id: str, store: str, console: Console | None = None
@@ -63,16 +81,31 @@ class LiveView:
         self._plain = not (self._console.encoding or "").lower().startswith("utf")
         self._earlier: set[tuple[str, ...]] = set()
         self._live: Live | None = None
-        self._began = time.time()
+        self._began, self._has_screen = time.time(), False
 
     def start(self) -> None:
+        """Start to draw, unless another view is drawn."""
+        self._has_screen = self._has_screen or _screen.acquire(blocking=False)
+        if self._has_screen:
+            self._start()
+
+    def stop(self) -> None:
+        """Draw the last time, and leave that on the screen."""
+        if self._has_screen:
+            try:
+                self._stop()
+            finally:
+                self._has_screen = False
+                _screen.release()
+
+    def _start(self) -> None:
         """Start to draw. What is finished already was drawn before and is only counted."""
         self._earlier = {
             path
             for path, row in self.progress.rows.items()
             if row.status in _OVER and (row.status != KEPT or self._live is not None)
         }
-        self._live = Live(
+        self._live = _Display(
             get_renderable=self.render,
             console=self._console,
             refresh_per_second=FRAMES_PER_SECOND,
@@ -81,8 +114,7 @@ class LiveView:
         )
         self._live.start()
 
-    def stop(self) -> None:
-        """Draw the last time, and leave that on the screen."""
+    def _stop(self) -> None:
         if self._live is not None and self._live.is_started:
             self._live.stop()
 
@@ -176,27 +208,26 @@ class NotebookView(LiveView):
         self._display: Any = None
         self._ipython: Any = None
 
-    def start(self) -> None:
-        """Start to draw."""
+    def _start(self) -> None:
         self._ipython = importlib.import_module("IPython.display")  # Notebooks have it.
         self._display = self._ipython.display(self._ipython.HTML(self._html()), display_id=True)
         self._thread.daemon = True
         with contextlib.suppress(RuntimeError, MemoryError):  # Without a thread only the end is drawn.
             started(self._thread)
 
-    def stop(self) -> None:
-        """Draw the last time."""
+    def _stop(self) -> None:
         self._ended.set()
-        if self._display is not None:
-            self._update()
+        self._update()
 
     def _draw(self) -> None:
-        while not self._ended.wait(2 / FRAMES_PER_SECOND):
-            self._update()
+        with contextlib.suppress(Exception):  # The cell may be gone, or its kernel.
+            while not self._ended.wait(2 / FRAMES_PER_SECOND):
+                self._update()
 
     def _update(self) -> None:
         with self._drawing:
-            self._display.update(self._ipython.HTML(self._html()))
+            if self._display is not None:
+                self._display.update(self._ipython.HTML(self._html()))
 
     def _html(self) -> str:
         self._console.print(self.render())
@@ -208,32 +239,23 @@ class NotebookView(LiveView):
 
 AFTER = 0.5
 """Seconds after which a run is shown if nobody asked for that."""
-_one_at_a_time = threading.Lock()
 
 
 @contextlib.contextmanager
 def shown(app: Any, observer: ObserverLike, *, at_once: bool) -> Iterator[ObserverLike]:
     """Show an execution of an app on stdout, at once or after a while; yield the observer that it needs.
 
-    One execution of a process is shown at a time, and others are not.
+    A drawing that fails never makes the run fail.
     """
-    if not _one_at_a_time.acquire(blocking=False):
-        yield observer
-        return
-    later: Later | None = None
+    progress, url = Progress(graph_rows(app.graph), of_file=False), app.store.url
+    is_terminal = sys.stdout.isatty()
+    view = LiveView(progress, app.name, "", url) if is_terminal else NotebookView(progress, app.name, url)
+    later = Later(view, 0.0 if at_once else AFTER)
+    later.start()
     try:
-        progress, url = Progress(graph_rows(app.graph), of_file=False), app.store.url
-        is_terminal = sys.stdout.isatty()
-        view = LiveView(progress, app.name, "", url) if is_terminal else NotebookView(progress, app.name, url)
-        later = Later(view, 0.0 if at_once else AFTER)
-        later.start()
         yield view if observer is None else MultiObserver(view, observer)
     finally:
-        try:
-            if later is not None:
-                later.stop()
-        finally:
-            _one_at_a_time.release()
+        later.stop()
 
 
 class Later:
@@ -254,7 +276,7 @@ class Later:
             started(self._timer)
 
     def _begin(self) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(Exception):
             if not self._is_over:
                 self._is_started = True
                 self._view.start()
@@ -262,7 +284,7 @@ class Later:
     def stop(self) -> None:
         """Stop the view, if it was started."""
         self._timer.cancel()
-        with self._lock:
+        with self._lock, contextlib.suppress(Exception):
             self._is_over = True
             if self._is_started:
                 self._view.stop()
