@@ -169,6 +169,7 @@ def test_every_extra_is_told_of(call: Call) -> None:
     given = project["optional-dependencies"]
     assert {name.removeprefix("extra ") for name in found if name.startswith("extra ")} == {*given} - {
         "all",
+        "docs",
         "fuzz",
         "test",
     }

@@ -161,6 +161,7 @@ class HttpServer:
 
 def _serve(folder: Path, listening: socket.socket, options: dict[str, Any]) -> None:
     is_tasks = options.pop("tasks", False)
+    os.environ.update(options.pop("env", {}))  # It is forked from a process with another environment.
     with Service(f"sqlite:///{folder}/runs.db", [folder], **options) as service:
         manager = McpServer(service, tasks=is_tasks).over_http()
         app = Starlette(routes=[Mount("/mcp", manager.handle_request)], lifespan=lambda _: manager.run())

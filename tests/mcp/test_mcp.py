@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -50,8 +49,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     """A server over HTTP for all tests that kill none."""
-    os.environ["HOLDFAST_SECRET_API_KEY"] = "hunter2-hunter2"
-    found = HttpServer(write_workflows(tmp_path_factory.mktemp("shared") / "workflows"))
+    secrets = {"HOLDFAST_SECRET_API_KEY": "hunter2-hunter2"}
+    found = HttpServer(write_workflows(tmp_path_factory.mktemp("shared") / "workflows"), env=secrets)
     yield found
     found.kill()
 

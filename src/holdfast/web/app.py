@@ -60,7 +60,7 @@ def make_app(context: Context, *, pages: bool = True) -> Starlette:
         try:
             yield
         finally:
-            api.streams.close()
+            await api.streams.close()
             for each in context.services.values():
                 await run_in_threadpool(each.close)
 

