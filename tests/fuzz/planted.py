@@ -16,7 +16,7 @@ from holdfast import errors as suggestions
 from holdfast.capsules import capsule
 from holdfast.capsules import format as sections
 from holdfast.capsules import summary as folding
-from holdfast.cli import errors, output
+from holdfast.cli import errors
 from holdfast.engine import checkpoint_files as unpickling
 from holdfast.engine.commands import inbox
 from holdfast.engine.time_travel import checkpoints as moments
@@ -34,6 +34,7 @@ from holdfast.state.standard_types import Allowance
 from holdfast.stores.files import frames
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.views import patch as patching
+from holdfast.views import terminal
 from holdfast.workflows import scripts as script
 from holdfast.workflows import secrets
 from holdfast.workflows.language import functions
@@ -152,7 +153,7 @@ PLANTED = [
     Planted("shell-runs", "every command takes values",
             lambda: patch.object(script, "objection", lambda words, programs: None), 3_000),
     Planted("printed", "the gate lets escapes through",
-            lambda: patch.object(output, "_HIDDEN", re.compile("[\x00-\x08]"))),
+            lambda: patch.object(terminal, "_HIDDEN", re.compile("[\x00-\x08]"))),
     Planted("hidden", "lines are not joined", lambda: patch.object(secrets, "unwrapped", lambda text: ())),
     Planted("cron", "day and weekday have to fit both", lambda: patch.object(Cron, "_is_either", False), 40_000),
     Planted("cron-text", "an unknown name is not foreseen",
