@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -24,8 +23,10 @@ from holdfast.service.roles import Caller, Unauthorized
 from holdfast.service.service import LONGEST_WAIT, Service
 from holdfast.values import RunStatus
 from holdfast.web import problems
-from holdfast.web.context import COOKIE, SESSION_SECONDS, Context
+from holdfast.web.context import Context
 from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_body, read_query
+from holdfast.web.pages import page_routes
+from holdfast.web.pages.rendering import as_page
 from holdfast.web.streams import Streams
 
 MOST_BYTES = 5_000_000
@@ -64,17 +65,15 @@ def make_app(context: Context, *, pages: bool = True) -> Starlette:
             for each in context.services.values():
                 await run_in_threadpool(each.close)
 
-    routes: list[BaseRoute] = [*api.routes()]
-    if pages and importlib.util.find_spec("holdfast.web.pages") is not None:
-        routes += importlib.import_module("holdfast.web.pages").page_routes(context)
+    routes: list[BaseRoute] = [*api.routes(), *(page_routes(context) if pages else ())]
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, context=context)],
         exception_handlers={
-            HoldfastError: problems.on_error,
+            HoldfastError: as_page(context, problems.on_error) if pages else problems.on_error,
             Exception: problems.on_crash,
-            404: _not_found,
-            405: _not_found,
+            404: as_page(context, _not_found) if pages else _not_found,
+            405: as_page(context, _not_found) if pages else _not_found,
         },
         lifespan=lifespan,
     )
@@ -82,13 +81,9 @@ def make_app(context: Context, *, pages: bool = True) -> Starlette:
     return app
 
 
-class NoSuchPath(HoldfastError):
-    """There is nothing at this path, or nothing for this method."""
-
-
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    found = NoSuchPath(f"there is no {request.method} {request.url.path!r:.200}")
+    found = problems.NoSuchPath(f"there is no {request.method} {request.url.path!r:.200}")
     document = {**problems.problem(found), "status": status}
     headers = getattr(error, "headers", None)
     return JSONResponse(document, status, headers=headers, media_type="application/problem+json")
@@ -163,15 +158,8 @@ class Api:
         caller = self._context.logins.take(request.query_params.get("code", ""))
         if caller is None:
             raise Unauthorized("this link was used, or is too old; `holdfast ui` makes another")
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(
-            COOKIE,
-            self._context.sessions.add(caller),
-            max_age=int(SESSION_SECONDS),
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
+        answer = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
+        self._context.keep_session(answer, self._context.sessions.add(caller), request)
         return answer
 
     # Endpoints.

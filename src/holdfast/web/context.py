@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from holdfast import clock
 from holdfast.errors import HoldfastError
@@ -158,6 +159,25 @@ class Context:
         return found
 
     # Browsers.
+
+    def login(self, request: Request, token: str) -> str:
+        """Return a new session for a token; raise `Unauthorized` if it is not known."""
+        found = self.tokens.find(token.strip())
+        if found is None:
+            self._failures.take(_address(request))
+            raise Unauthorized("this token is not known")
+        return self.sessions.add(found)
+
+    def keep_session(self, answer: Response, session: str, request: Request) -> None:
+        """Let the browser that gets an answer keep a session."""
+        answer.set_cookie(
+            COOKIE,
+            session,
+            max_age=int(SESSION_SECONDS),
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
 
     def csrf(self, request: Request) -> str:
         """Return the token that a form of this session carries in its hidden field `csrf`."""

@@ -29,6 +29,10 @@ class TooLong(RequestInvalid):
     """The body of a request has more bytes than it may."""
 
 
+class NoSuchPath(HoldfastError):
+    """There is nothing at this path, or nothing for this method."""
+
+
 class Unexpected(HoldfastError):
     """A bug, or something that nobody thought of."""
 
@@ -40,6 +44,7 @@ STATUSES: Mapping[type[HoldfastError], int] = {
     ReadOnly: 403,
     InlineRefused: 403,
     errors.ForeignRun: 403,
+    NoSuchPath: 404,
     errors.RunNotFound: 404,
     errors.CheckpointNotFound: 404,
     errors.UnknownWorkflow: 404,
