@@ -64,7 +64,7 @@ def _harmless(text: str) -> str:
     return "\n".join(escaped(line.rstrip("\r")) for line in text.split("\n"))
 
 
-def moment(at: str | dt.datetime | float | None) -> dt.datetime | None:
+def read_time(at: str | dt.datetime | float | None) -> dt.datetime | None:
     """Return a time as the views and the journal have it."""
     if at is None or at == "":
         return None
@@ -75,13 +75,13 @@ def moment(at: str | dt.datetime | float | None) -> dt.datetime | None:
 
 def clock_time(at: str | dt.datetime | float | None) -> str:
     """Return a time in UTC, to the second."""
-    found = moment(at)
+    found = read_time(at)
     return "" if found is None else found.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def ago(at: str | dt.datetime | float | None) -> str:
     """Return how long ago a time was, or in how long it will be."""
-    found = moment(at)
+    found = read_time(at)
     if found is None:
         return ""
     seconds = clock.time() - found.timestamp()
@@ -145,7 +145,7 @@ def tidy(facts: Mapping[str, Any]) -> dict[str, Any]:
 FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "clock_time": clock_time,
-    "iso": lambda at: "" if (found := moment(at)) is None else found.isoformat(timespec="milliseconds"),
+    "iso": lambda at: "" if (found := read_time(at)) is None else found.isoformat(timespec="milliseconds"),
     "lasted": lasted,
     "money": money,
     "one_line": one_line,
