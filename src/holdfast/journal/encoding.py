@@ -32,6 +32,7 @@ from holdfast.journal.records import (
     Reset,
     Steered,
     StepAdvanced,
+    StepCalled,
     StepFinished,
     Target,
 )
@@ -521,8 +522,15 @@ _FORMS = _Forms()
 
 
 def _end_step(record: StepFinished, track: Track) -> StepFinished:
-    if record.promoted:
+    if record.promoted or record.step in track._items:
         track.close_frame(record.step)
+    return record
+
+
+def _call_step(record: StepCalled, track: Track) -> StepCalled:
+    size = _ITEM_BYTES + sum([len(op.raw) for op in record.item])
+    track.live += size
+    track._items[record.frame] = track._items.get(record.frame, 0) + size
     return record
 
 
@@ -548,6 +556,7 @@ def _reset(record: Reset, track: Track) -> Reset:
 _ONE = (Target(""),)
 _EFFECTS: dict[type, Callable[[Any, Track], Any]] = {
     StepFinished: _end_step,
+    StepCalled: _call_step,
     StepAdvanced: _advance_step,
     Steered: _steer,
     Reset: _reset,
