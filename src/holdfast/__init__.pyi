@@ -45,6 +45,7 @@ from holdfast.errors import StepChanged as StepChanged
 from holdfast.errors import StepError as StepError
 from holdfast.errors import StepTimeout as StepTimeout
 from holdfast.errors import StoreError as StoreError
+from holdfast.errors import StreamDropped as StreamDropped
 from holdfast.errors import UnknownWorkflow as UnknownWorkflow
 from holdfast.events import Event as Event
 from holdfast.functions.builtin_steps import ask as ask

@@ -298,6 +298,13 @@ class CannotReuse(HoldfastError):
     exit_code = INVALID
 
 
+class StreamDropped(HoldfastError):
+    """What was asked for of a run's streamed text is no longer kept; `oldest` is the cursor before all that is."""
+
+    exit_code = INVALID
+    oldest: str = ""
+
+
 class StepTimeout(HoldfastError):
     """A step ran longer than its node's timeout."""
 

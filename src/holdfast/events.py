@@ -38,6 +38,7 @@ EVENT_TYPES: Mapping[str, str] = MappingProxyType(
         "node.retry": "a failed attempt will be repeated; data: step, attempt, delay",
         "node.warning": "a step failed and the run goes on without it; data: step, error",
         "node.message": "what a node said with ctx.emit; data: as given",
+        "node.stream": "a piece of text that a node streams with ctx.stream; data: step, attempt, text, cursor",
         "node.spend": "a node used up what costs money; data: step, attempt, model, input_tokens, output_tokens, cost, "
         "calls",
         "circuit.open": "a node failed too often in a row and is left alone for a while; data: step, failures, seconds",
@@ -329,12 +330,15 @@ class NoOpObserver:
 
 
 class LoggingObserver:
-    """Writes each event to a standard logger: failures as errors, warnings as warnings, the rest as info."""
+    """Writes each event to a standard logger: failures as errors, warnings as warnings, streamed text for debugging,
+    and the rest as info.
+    """
 
     _LEVELS: Mapping[str, int] = MappingProxyType(
         {
             "graph.fail": logging.ERROR,
             "node.error": logging.ERROR,
+            "node.stream": logging.DEBUG,
             "checkpoint.fail": logging.WARNING,
             "node.warning": logging.WARNING,
             "circuit.open": logging.WARNING,

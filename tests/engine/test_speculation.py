@@ -185,6 +185,7 @@ ASKS: dict[str, Callable[[Any, Context], object]] = {
     "ask_all": lambda state, ctx: ctx.ask_all({"go": {"prompt": "Go on?"}}),
     "sleep": lambda state, ctx: ctx.sleep(0),
     "emit": lambda state, ctx: ctx.emit("hello"),
+    "stream": lambda state, ctx: ctx.stream("hello"),
     "spend": lambda state, ctx: ctx.spend("model", cost=1.0),
     "spent": lambda state, ctx: ctx.spent,
     "granted": lambda state, ctx: ctx.granted,

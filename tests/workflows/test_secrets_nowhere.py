@@ -546,5 +546,5 @@ def test_a_reply_that_comes_in_pieces_is_told_without_it(shop: Workshop, model: 
     events: list[Event] = []
     shop.run(agent(model), observer=events.append)
 
-    told = "".join(event.data["message"] for event in events if event.type == "node.message")
+    told = "".join(event.data["text"] for event in events if event.type == "node.stream")
     assert told == "one\ntwo *** three\nfour ***"

@@ -43,6 +43,8 @@ class Lines:
         self._lock = threading.Lock()
         self._errors: dict[str, str] = {}
         self._passed: set[str] = set()
+        self._texts: dict[str, str] = {}
+        """By step: the line that it is streaming."""
         self._running: dict[str, tuple[str, float]] = {}
         self._beat = Heartbeat(heartbeat, self._still_running) if heartbeat else None
         self._handlers: dict[str, Callable[[Event], str]] = {
@@ -55,6 +57,7 @@ class Lines:
             "node.retry": self._retried,
             "node.warning": self._passed_over,
             "node.message": self._message,
+            "node.stream": self._streamed,
             "checkpoint.fail": lambda event: (
                 f"a checkpoint could not be saved: {self._text(event.data.get('error'))}"
             ),
@@ -102,6 +105,7 @@ class Lines:
     def _completed(self, event: Event) -> str:
         place, step, data = place_in(event), event.data.get("step", ""), event.data
         seconds = data.get("seconds", 0.0)
+        self._write_streamed(event, self._texts.pop(step, ""))
         error = self._errors.pop(step, "")
         if data.get("error"):
             self._running.pop(step, None)
@@ -127,6 +131,7 @@ class Lines:
         return f"{place.label} done in {duration(seconds)}"
 
     def _failed(self, event: Event) -> str:
+        self._write_streamed(event, self._texts.pop(event.data.get("step", ""), ""))
         self._errors[event.data.get("step", "")] = self._text(event.data.get("error"))
         return ""
 
@@ -147,6 +152,21 @@ class Lines:
     def _message(self, event: Event) -> str:
         message = event.data.get("message")
         return f"{place_in(event).label}: {self._text(message)}" if message is not None else ""
+
+    def _streamed(self, event: Event) -> str:
+        """Write the whole lines that a step streams; what is left of them, when it ends."""
+        step = event.data.get("step", "")
+        *lines, rest = f"{self._texts.get(step, '')}{event.data.get('text', '')}".split("\n")
+        if len(rest) > _LONGEST:
+            lines, rest = [*lines, rest], ""
+        self._texts[step] = rest
+        for line in lines:
+            self._write_streamed(event, line)
+        return ""
+
+    def _write_streamed(self, event: Event, line: str) -> None:
+        if line.strip():
+            self._write(event.timestamp, f"{place_in(event).label}: {self._text(line)}")
 
     def _resumed(self, event: Event) -> str:
         names = (name.partition(":")[0] for name in event.data.get("resume_node", "").split(", "))

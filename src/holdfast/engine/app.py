@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,7 +20,7 @@ from holdfast.engine.runner import Main, state_of
 from holdfast.engine.settings import Outcome, Pause, ignore, one_of
 from holdfast.engine.time_travel.app import TimeTravelApp
 from holdfast.errors import CheckpointNotFound, HoldfastError, RunExists, StateInvalid
-from holdfast.events import MultiObserver, ObserverLike, in_dialect
+from holdfast.events import Event, MultiObserver, ObserverLike, in_dialect
 from holdfast.graph.graph import mermaid
 from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
 from holdfast.names import LazyModule
@@ -29,7 +29,7 @@ from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
 if TYPE_CHECKING:
-    from holdfast.engine import checkpoint_files, continuation, resume, resume_plan, submission
+    from holdfast.engine import checkpoint_files, continuation, resume, resume_plan, submission, text_streams
     from holdfast.engine.commands import control
     from holdfast.engine.commands.control import Duration, Receipt, Step, Update
     from holdfast.engine.commands.inbox import RunCommand
@@ -43,7 +43,7 @@ else:
     checkpoint_files, continuation = LazyModule("engine.checkpoint_files"), LazyModule("engine.continuation")
     resume, resume_plan = LazyModule("engine.resume"), LazyModule("engine.resume_plan")
     submission, control = LazyModule("engine.submission"), LazyModule("engine.commands.control")
-    copying = LazyModule("journal.copying")
+    copying, text_streams = LazyModule("journal.copying"), LazyModule("engine.text_streams")
     live, notebook = LazyModule("views.live"), LazyModule("views.notebook")
 
 
@@ -155,6 +155,20 @@ class App(TimeTravelApp):
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint}
         how["if_exists"] = if_exists
         return AsyncEventStream(queue, self._invocation(input, both, answers=answers, **how))
+
+    def follow(self, run_id: str, *, after: str | None = None) -> Iterator[Event]:
+        """Yield what the steps of a run stream (`ctx.stream`), as `node.stream` events, until its execution ends.
+
+        It reads a run that this process executes, from any thread, beside `stream` and other readers. `after` is the
+        `cursor` of the last event that was read: what follows it comes without a gap and without repeats. Without one
+        the text is read from its beginning. Of each run the last million characters or 10,000 pieces are kept, and of
+        runs that have ended the last few: where something is gone, `StreamDropped` says so.
+        """
+        return text_streams.follow(self._settings, run_id, after)
+
+    def afollow(self, run_id: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """As `follow`, in the running event loop."""
+        return text_streams.afollow(self._settings, run_id, after)
 
     def _both(self, queue: StreamQueue, observer: ObserverLike, dialect: str | None) -> ObserverLike:
         own = in_dialect(queue, self._settings.dialect if dialect is None else dialect)

@@ -31,12 +31,13 @@ from holdfast.names import LazyModule
 from holdfast.values import step_label
 
 if TYPE_CHECKING:
-    from holdfast.engine import answers, app
+    from holdfast.engine import answers, app, text_streams
     from holdfast.engine.app import App
     from holdfast.engine.saving import StepHost
 else:
     answers = LazyModule("engine.answers")
     app = LazyModule("engine.app")
+    text_streams = LazyModule("engine.text_streams")
 
 logger = logging.getLogger("holdfast.nodes")
 
@@ -147,6 +148,20 @@ class Context:
         elif message is not None:
             data = {"message": message, **data}
         self._host.saving.emit("node.message", self.node, step=self.step, **data)
+
+    def stream(self, text: str) -> None:
+        """Show a piece of the text that this step makes, as a model's tokens, at once: a `node.stream` event.
+
+        Nothing of it is stored: return the whole text, or a part of the update, as the step's own output. An attempt
+        that is repeated streams from the beginning; `attempt` of the events tells. See `App.follow` for readers that
+        come later.
+        """
+        self._refuse_if_over()
+        if not isinstance(text, str):
+            raise StateInvalid(f"ctx.stream takes a text, not {type(text).__name__}")
+        if text:
+            host = self._host
+            text_streams.streams.of(host).add(host, self.node, text, step=self.step, attempt=self.attempt)
 
     def spend(
         self,

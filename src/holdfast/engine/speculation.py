@@ -178,7 +178,7 @@ class AheadContext(Context):
     def _end(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._end_it()
 
-    emit = spend = ask = ask_all = once = sleep = _end
+    emit = stream = spend = ask = ask_all = once = sleep = _end
     spent = granted = idempotency_key = _graph = property(_end)
 
 

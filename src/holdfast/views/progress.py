@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PENDING, RUNNING, RETRYING, DONE, KEPT = "pending", "running", "retrying", "done", "kept"
 SKIPPED, FAILED, WAITING, STOPPED = "skipped", "failed", "waiting", "stopped"
 ITEM = "item"
+MOST_OF_A_TEXT = 1000
+"""How many characters of a text that a step streams are kept to be shown, the last ones."""
 HELPERS = {"output": "output"}
 """Nodes that are no steps of the workflow file: the one that makes its output."""
 
@@ -130,6 +132,8 @@ class Progress:
         self.cost = 0.0
         self.is_stopped = False
         """Whether the run was stopped from outside, and is saved."""
+        self._texts: dict[str, tuple[int, str]] = {}
+        """By step: the attempt that streams, and the end of its text."""
         self._scrub: Callable[[Any], Any] = scrub or (lambda value: value)
         self._handlers = {
             "node.start": self._started,
@@ -139,6 +143,7 @@ class Progress:
             "node.error": self._erred,
             "node.retry": self._retried,
             "node.message": self._said,
+            "node.stream": self._streamed,
             "edge.transition": self._handed_out,
             "pause": self._paused,
             "graph.cancel": self._stopped,
@@ -209,6 +214,7 @@ class Progress:
         data, (place, row) = event.data, self._row_of(event)
         failed = bool(data.get("error"))
         status = FAILED if failed else self._status_in(event, row.name)
+        self._texts.pop(data.get("step", ""), None)
         if place.role == ITEM or place.key is not None:
             row.count_item(data.get("step", ""), FAILED if failed else DONE)
             if not failed and (place.role == ITEM or row.done + row.failed < row.total):
@@ -241,6 +247,15 @@ class Progress:
         if event.data.get("stopping") is True:
             self.is_stopped = True
             _stop(row)
+
+    def _streamed(self, event: Event) -> None:
+        """Show the end of the text that a step streams."""
+        row, step = self._row_of(event)[1], event.data.get("step", "")
+        told, text = self._texts.get(step, (0, ""))
+        attempt = event.data.get("attempt", 1)
+        text = (text if told == attempt else "") + str(event.data.get("text", ""))
+        self._texts[step] = attempt, text[-MOST_OF_A_TEXT:]
+        row.message = str(self._scrub(text[-MOST_OF_A_TEXT:].rstrip().rpartition("\n")[2]))
 
     def _handed_out(self, event: Event) -> None:
         """Count the edges from a step to its items, one for every item."""

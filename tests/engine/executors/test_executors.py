@@ -197,7 +197,7 @@ class TestProcesses:
         assert lines[1] == "line 100" and lines[-1] == "line 1099"
 
     @pytest.mark.parametrize(
-        "name", ["ask", "ask_all", "once", "recall", "sleep", "emit", "heartbeat", "cancelled"]
+        "name", ["ask", "ask_all", "once", "recall", "sleep", "emit", "stream", "heartbeat", "cancelled"]
     )
     def test_what_needs_the_engine_is_refused_with_the_way_out(self, name: str) -> None:
         error = cause(functions.asks, input={"item": name})

@@ -93,7 +93,7 @@ def test_what_the_model_says_is_told_as_it_comes(shop: Workshop, server: LlmServ
     heard = Heard()
     shop.run(flow(agent(server)), observer=heard)
 
-    pieces = [event.data["message"] for event in heard.events if event.type == "node.message"]
+    pieces = [event.data["text"] for event in heard.events if event.type == "node.stream"]
     assert "".join(pieces) == "several words in pieces" and len(pieces) > 1
 
 

@@ -306,3 +306,15 @@ def test_messages_and_logs_of_a_function(shop: Workshop, caplog: pytest.LogCaptu
 
     assert [e.data["message"] for e in heard.events if e.type == "node.message"] == ["hello"]
     assert "n is 3" in caplog.text
+
+
+def test_a_function_that_is_given_secrets_streams_without_them(shop: Workshop) -> None:
+    """In whole lines, lest one comes in pieces."""
+    shop.env["HOLDFAST_SECRET_TOKEN"] = "abcdefghijkl"
+    pieces = ("one\ntwo abcd", "efghijkl three\nfour abc", "defghijkl")
+    code = f"def f(ctx, token):\n    for piece in {pieces!r}:\n        ctx.stream(piece)\n"
+    heard = Heard()
+    shop.run(text(shop, code, {"token": "{{ secrets.TOKEN }}"}), observer=heard)
+
+    streamed = [event.data["text"] for event in heard.of("node.stream")]
+    assert streamed == ["one\n", "two *** three\n", "four ***"]

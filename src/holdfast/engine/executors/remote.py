@@ -43,6 +43,7 @@ WAYS_OUT = {
     "recall": "put what must not be repeated into a node of its own",
     "sleep": _ELSEWHERE,
     "emit": "return what is to be known, or use ctx.log",
+    "stream": "put it into a node of its own without that executor, or return the whole text",
     "heartbeat": "give the node a longer timeout",
     "cancelled": "a run that stops does not wait for it",
     "spent": "look at it in a node of its own without that executor",

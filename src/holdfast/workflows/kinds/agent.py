@@ -21,7 +21,7 @@ from holdfast.agents.provider import (
 from holdfast.engine.context import Context
 from holdfast.state.state import State, origin_of
 from holdfast.workflows.kinds.kind import Kind, Result, write_json
-from holdfast.workflows.kinds.python import find_function
+from holdfast.workflows.kinds.python import Streaming, find_function
 from holdfast.workflows.model import Step
 from holdfast.workflows.scope import Resources, StepFailed, guidance_in
 from holdfast.workflows.settings import AgentContext
@@ -83,7 +83,7 @@ class CallAgent(Kind):
         logger.warning("step %s: %s", self._name, message)
 
     def _call(self, request: AgentRequest, ctx: Context) -> dict[str, Any]:
-        streamed = _Streaming(self._resources, ctx.emit)
+        streamed = Streaming(self._resources, ctx.stream)
         reply = provider_for(request.model).complete(request, streamed.piece)
         streamed.rest()
         usage = self._spend(ctx, request.model, reply.usage, reply)
@@ -139,27 +139,6 @@ class CallAgent(Kind):
         tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         ctx.spend(model, **tokens, cost=price, calls=max(1, usage.requests))
         return {"model": model, **tokens, "cost": price}
-
-
-class _Streaming:
-    """Hands on what a model says as it comes. Where there are secrets it is whole lines, lest one comes in pieces."""
-
-    def __init__(self, resources: Resources, emit: Callable[[str], None]) -> None:
-        self._resources, self._emit = resources, emit
-        self._waits = bool(resources.secrets.remembered())
-        self._line = ""
-
-    def piece(self, text: str) -> None:
-        if not self._waits:
-            self._emit(text)
-            return
-        *lines, self._line = f"{self._line}{text}".split("\n")
-        for line in lines:
-            self._emit(f"{self._resources.hide(line)}\n")
-
-    def rest(self) -> None:
-        if self._line:
-            self._emit(self._resources.hide(self._line))
 
 
 def _as_text(value: Any) -> str:

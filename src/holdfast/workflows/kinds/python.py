@@ -148,10 +148,11 @@ def _broken(target: str, error: BaseException) -> HoldfastError:
 class Discreet(Context):
     """A context that lets no secret through to events, logs, questions and what is remembered."""
 
-    __slots__ = ("_inner", "_resources")
+    __slots__ = ("_inner", "_resources", "_streaming")
 
     def __init__(self, inner: Context, resources: Resources) -> None:
         self._inner, self._resources = inner, resources
+        self._streaming = Streaming(resources, super().stream, waits=True)
         super().__init__(inner._host, inner._step, inner.config, inner._is_async)
 
     @property
@@ -180,6 +181,14 @@ class Discreet(Context):
         """As in every context, without secrets."""
         super().emit(self._resources.hide(message), **self._resources.hide(data))
 
+    def stream(self, text: str) -> None:
+        """As in every context, without secrets: in whole lines."""
+        self._streaming.piece(text) if isinstance(text, str) else super().stream(text)
+
+    def finish_stream(self) -> None:
+        """Stream the end of the text, which is no whole line."""
+        self._streaming.rest()
+
     def ask(self, prompt: str, **options: Any) -> Any:
         """As in every context, without secrets."""
         return super().ask(self._resources.hide(prompt), **self._resources.hide(options))
@@ -203,6 +212,30 @@ class Discreet(Context):
     def _noted(self, key: str, value: Any) -> Noted:
         """Return what is stored under a key, without secrets."""
         return super()._noted(self._resources.hide(key), self._resources.hide(value))
+
+
+class Streaming:
+    """Hands on a text as it comes. Where there are secrets it is whole lines, lest one comes in pieces."""
+
+    def __init__(self, resources: Resources, stream: Callable[[str], None], waits: bool = False) -> None:
+        self._resources, self._stream = resources, stream
+        self._waits = waits or bool(resources.secrets.remembered())
+        self._line = ""
+
+    def piece(self, text: str) -> None:
+        """Hand on a piece, as far as it can be said that no secret is in it."""
+        if not self._waits:
+            self._stream(text)
+            return
+        *lines, self._line = f"{self._line}{text}".split("\n")
+        for line in lines:
+            self._stream(f"{self._resources.hide(line)}\n")
+
+    def rest(self) -> None:
+        """Hand on what is left at the end."""
+        line, self._line = self._line, ""
+        if line:
+            self._stream(self._resources.hide(line))
 
 
 class _DiscreetLog(logging.LoggerAdapter[logging.Logger]):
@@ -286,7 +319,7 @@ class CallPython(Kind):
             value = self._function(*positional, **named)
         except ReadOnly as error:
             raise self._mutation(error) from None
-        return self._later(value) if self.is_async else Result(output=self._checked(value))
+        return self._later(value, ctx) if self.is_async else self._result(value, ctx)
 
     async def _elsewhere(
         self, executor: ExecutorChoice, scope: Mapping[str, Any], state: State, ctx: Context
@@ -300,7 +333,7 @@ class CallPython(Kind):
         function = by_value(self._function) if executor.is_dask else target
         task = remote.Task.of(self._title, executor, function, positional, named)
         value = executors.done_elsewhere(executor, task, ctx, ctx if self._is_timed else None)
-        return await self._later(value)
+        return await self._later(value, ctx)
 
     def _arguments(
         self, scope: Mapping[str, Any], own: Mapping[str, Any]
@@ -313,9 +346,14 @@ class CallPython(Kind):
         alone = [one for one in self._parameters.values() if one.kind == _POSITIONAL]
         return [found.pop(one.name, one.default) for one in alone], found
 
-    async def _later(self, value: Awaitable[Any]) -> Result:
+    def _result(self, value: Any, ctx: Context) -> Result:
+        if isinstance(ctx, Discreet):
+            ctx.finish_stream()
+        return Result(output=self._checked(value))
+
+    async def _later(self, value: Awaitable[Any], ctx: Context) -> Result:
         try:
-            return Result(output=self._checked(await value))
+            return self._result(await value, ctx)
         except ReadOnly as error:
             raise self._mutation(error) from None
 
