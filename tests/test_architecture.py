@@ -51,7 +51,8 @@ ENGINE_LAYERS = (
     | {"commands.handlers", "time_travel.checkpoints", "time_travel.queries", "time_travel.rerun"}
     | {"time_travel.reuse"},
     {"context", "settings", "confirmation", "commands.subject"},
-    {"decide", "answers", "once", "owner", "environment", "checkpoint_files"} | {"commands.inbox"},
+    {"decide", "answers", "once", "owner", "environment", "checkpoint_files", "text_streams"}
+    | {"commands.inbox"},
 )
 """The same inside the engine: what callers use, executing a run, one step and its record, what a step is given, and
 what only decides or describes. Imports inside functions, of what few runs need, are left out."""

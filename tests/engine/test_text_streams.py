@@ -235,7 +235,7 @@ def test_only_text_is_streamed(caplog: pytest.LogCaptureFixture) -> None:
     def wrong(state: Any, ctx: Context) -> None:
         ctx.stream(b"bytes")  # type: ignore[arg-type]
 
-    with pytest.raises(ExecutionError, match="ctx.stream takes a text, not bytes"):
+    with pytest.raises(ExecutionError, match=r"ctx\.stream takes a text, not bytes"):
         one(wrong).invoke({})
     assert texts(one(lambda state, ctx: ctx.stream("")).stream({})) == []
     with caplog.at_level(logging.INFO, "holdfast.events"):
@@ -251,7 +251,7 @@ def streams_elsewhere(state: Any, ctx: Context) -> None:
 
 def test_from_another_process_it_is_refused_with_a_way_out() -> None:
     with pytest.raises(
-        ExecutionError, match=r"ctx.stream does not work in .*: put it into a node of its own"
+        ExecutionError, match=r"ctx\.stream does not work in .*: put it into a node of its own"
     ):
         one(streams_elsewhere, executor="processes").invoke({})
 

@@ -426,8 +426,8 @@ class Events:
                 return "task_start", {**facts, "attempt": event.data["attempt"]}
             case "retry":
                 return "task_retry", {**facts, "attempt": event.data["attempt"], "delay": event.data["delay"]}
-            case "message":
-                return "task_message", {**facts, **event.data}
+            case "message" | "stream" as kind:
+                return f"task_{kind}", {**facts, **event.data}
             case "warning":
                 safe = self._tasks.get(name, {}).get("safe_to_fail", False)
                 self._counts[FAILED_SAFE if safe else ERROR] += 1

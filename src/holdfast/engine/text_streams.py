@@ -74,7 +74,7 @@ class TextStream:
             return list(self._pieces)[number - first :] if number < self._count else []
 
     def wait(self) -> None:
-        """Wait a moment for another piece."""
+        """Wait briefly for another piece."""
         with self._news:
             self._news.wait(_GLANCE)
 
@@ -97,7 +97,7 @@ class TextStreams:
 
     def reset(self) -> None:
         """Forget all: a forked child executes no run of its parent."""
-        self._lock, self._streams = threading.Lock(), OrderedDict[str, TextStream]()
+        self._lock, self._streams = threading.Lock(), OrderedDict[bytes, TextStream]()
 
     def of(self, host: StepHost) -> TextStream:
         """Return the stream of a run that is executed."""
@@ -108,16 +108,16 @@ class TextStreams:
         store = settings.journal.store
         execution = active_runs.find(store, run_id)
         if execution is not None:
-            return self.of(execution)
+            return self._get(execution.saving.writer.info.key, run_id)
         stream = self._streams.get(settings.journal.info(run_id).key)
         if stream is None:
             raise HoldfastError(
-                f"nothing that run {run_id!r} streams can be read here: this process does not execute it; read it where "
-                "it is executed, and what is finished from its state"
+                f"nothing that run {run_id!r} streams can be read here: this process does not execute it; read it "
+                "where it is executed, and what is finished from its state"
             )
         return stream
 
-    def _get(self, key: str, run_id: str) -> TextStream:
+    def _get(self, key: bytes, run_id: str) -> TextStream:
         with self._lock:
             stream = self._streams.get(key)
             if stream is None:

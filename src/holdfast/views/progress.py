@@ -251,9 +251,9 @@ class Progress:
     def _streamed(self, event: Event) -> None:
         """Show the end of the text that a step streams."""
         row, step = self._row_of(event)[1], event.data.get("step", "")
-        told, text = self._texts.get(step, (0, ""))
+        before, text = self._texts.get(step, (0, ""))
         attempt = event.data.get("attempt", 1)
-        text = (text if told == attempt else "") + str(event.data.get("text", ""))
+        text = (text if before == attempt else "") + str(event.data.get("text", ""))
         self._texts[step] = attempt, text[-MOST_OF_A_TEXT:]
         row.message = str(self._scrub(text[-MOST_OF_A_TEXT:].rstrip().rpartition("\n")[2]))
 
