@@ -114,6 +114,7 @@ def output_of(command: list[str]) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST")}
+    path = f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder, os.fdopen(ours, "rb", buffering=0) as reader:
         child = subprocess.Popen(
             command,
@@ -121,13 +122,14 @@ def output_of(command: list[str]) -> str:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**environment, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
+            env=environment
+            | {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "TMPDIR": folder, "PATH": path},
         )
         os.close(theirs)
         found = b"".join(_chunks(reader.fileno()))
         if child.wait():
             raise SystemExit(found.decode("utf-8", "replace"))
-    return found.decode("utf-8")
+    return found.decode("utf-8").replace(folder, "/tmp")
 
 
 def _chunks(reader: int) -> Iterator[bytes]:

@@ -24,7 +24,6 @@ from holdfast import (
     ForeignRun,
     HoldfastError,
     RunExists,
-    RunFinished,
     Send,
     StateGraph,
     append,
@@ -719,17 +718,6 @@ def a_step_of_a_program_that_is_in_doubt(bench: Bench) -> None:
         failed(lambda app=app: app.resume(app.name))  # type: ignore[misc]
         told = bench.holdfast("show", way, "--store", bench.url)
         assert followed(told, app, f"app.resume('{way}', if_interrupted='{way}'").state["log"] == log
-
-
-@cures("demo.py", "app.resume")
-def the_run_of_the_demonstration(bench: Bench) -> None:
-    from holdfast.demo import Service, workflow
-
-    told = bench.holdfast("demo", "--store", bench.url)
-    app = workflow(Service(None)).compile(bench.url)
-    assert "there is nothing to resume" in failed(lambda: followed(told, app, "app.resume("), RunFinished)
-    app.rollback(re.findall(r"demo-\w+", told)[0], 8)
-    assert followed(told, app, "app.resume(").status == "completed"
 
 
 @also

@@ -1,59 +1,50 @@
-"""The demonstration: ten steps, a rate limit at the ninth, a stop, and a resume that repeats nothing."""
+"""The demonstration: a workflow of ten steps, a process killed at the ninth, and a resume that repeats nothing."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Any, TypedDict
+from typing import NamedTuple
 
-from holdfast.engine.app import App
-from holdfast.errors import ExecutionError
-from holdfast.graph.builder import StateGraph
-from holdfast.state.schema import append
-from holdfast.stores import open_store
-from holdfast.values import END, START
+from holdfast.errors import HoldfastError
+from holdfast.events import Event
+from holdfast.functions.steps import StepFunction, step
+from holdfast.functions.workflows import WorkflowFunction, workflow
 
 STEPS = ("question", "plan", "search", "read", "notes", "outline", "draft", "check", "revise", "publish")
-LIMIT = 8
-"""How many calls the stand-in service answers before it says 429."""
+KILLED = STEPS[8]
+"""The step at which the first process is killed."""
+
+WORK, LOOK, STUCK = 0.08, 0.5, 60.0
+"""Seconds: what a step takes, how long the step to be killed is shown, and how long that step hangs at most."""
+
+CALLED, DONE = "called", "done"
+STORE_VARIABLE = "HOLDFAST_STORE"
+_CHILD = "from holdfast.demo import execute; execute()"
 
 
-class RateLimited(Exception):
-    """The refusal of an overloaded service."""
+class Moment(NamedTuple):
+    """Something that happened: a process began, called a step, finished it, or was killed in it."""
 
-
-class Report(TypedDict, total=False):
-    """The state of the demonstration: a topic, and the parts written so far."""
-
-    topic: str
-    parts: Annotated[list[str], append]
-
-
-class Service:
-    """A stand-in for a slow and costly service that counts every call and refuses those beyond its limit."""
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit
-        self.calls: list[str] = []
-
-    def write(self, part: str, topic: str) -> str:
-        """Return the text for one part of the report."""
-        self.calls.append(part)
-        if self.limit is not None and len(self.calls) > self.limit:
-            raise RateLimited("429 too many requests")
-        return f"{part} of {topic}"
+    what: str
+    run_id: str
+    step: str
+    process: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Execution:
-    """One of the two executions of the run: the steps it ran, its status, and what was finished before."""
+    """One of the two executions of the run: its process, how that ended, and the steps that it finished."""
 
+    process: int
+    exit_code: int
     ran: tuple[str, ...]
-    status: str
-    kept: int = 0
-    failed: str = ""
-    error: str = ""
+    called: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,61 +54,121 @@ class DemoReport:
     run_id: str
     store: str
     first: Execution
-    resume: str
+    killed: str
+    plan: dict[str, str]
     second: Execution
+    status: str
     calls: dict[str, int]
     checkpoints: int
     parts: tuple[str, ...]
 
 
-def workflow(service: Service) -> StateGraph:
-    """Return a chain of ten steps, each of which calls the service once."""
-    graph = StateGraph(Report, name="demo")
-    for name in STEPS:
-        graph.add_node(name, _writes(name, service))
-    for source, target in zip((START, *STEPS), (*STEPS, END), strict=True):
-        graph.add_edge(source, target)
-    return graph
+# The workflow, and the process that executes it.
 
 
-def _writes(part: str, service: Service) -> Callable[[Any], dict[str, Any]]:
-    def write(state: Any) -> dict[str, Any]:
-        return {"parts": [service.write(part, state["topic"])]}
+class _Situation:
+    """What the steps of this process do beside their work: tell of their calls, and hang in one of them."""
+
+    hangs = ""
+    tell: Callable[[str, str], None] | None = None
+
+
+def _writer(part: str) -> StepFunction[[str], str]:
+    @step(name=part)
+    def write(topic: str) -> str:
+        if _Situation.tell is not None:
+            _Situation.tell(CALLED, part)
+        time.sleep(STUCK if part == _Situation.hangs else WORK)
+        return f"{part} of {topic}"
 
     return write
 
 
-def play(url: str) -> DemoReport:
-    """Run the workflow into the limit, close the store, open it again, and resume."""
+WRITERS = {part: _writer(part) for part in STEPS}
+
+
+def _report(topic: str) -> list[str]:
+    return [WRITERS[part](topic) for part in STEPS]
+
+
+report = workflow(name="demo")(_report)
+"""The workflow of the demonstration, for `--app holdfast.demo:report`."""
+
+
+def on_store(url: str) -> WorkflowFunction[[str], list[str]]:
+    """Return the workflow on a store."""
+    return workflow(name="demo", store=url)(_report)
+
+
+def execute() -> None:
+    """Start or continue the run that the arguments of this process name, and print what happens."""
+    run_id, _Situation.hangs = sys.argv[1:]
+
+    def tell(what: str, name: str) -> None:
+        sys.stdout.write(f"{what} {name}\n")
+        sys.stdout.flush()
+
+    def observer(event: Event) -> None:
+        if event.type == "node.complete" and event.node in STEPS:
+            tell(DONE, event.node)
+
+    _Situation.tell = tell
+    on_store(os.environ[STORE_VARIABLE]).run("tides", run_id=run_id, observer=observer)
+
+
+# The story.
+
+
+def play(url: str, show: Callable[[Moment], None] = lambda moment: None) -> DemoReport:
+    """Start the workflow in a process, kill the process with SIGKILL, and continue in another process."""
     run_id = f"demo-{uuid.uuid4().hex[:8]}"
-    limited, free = Service(LIMIT), Service(None)
-    store = open_store(url)
-    first = _fail(workflow(limited).compile(store), run_id, limited)
-    if not store.url.startswith("memory"):  # Open it as a new process would.
-        store.close()
-        store = open_store(url)
+    app = on_store(url).app
     try:
-        app = workflow(free).compile(store)
-        outcome = app.resume(run_id)
-        second = Execution(tuple(free.calls), str(outcome.status), outcome.stats.steps_kept)
-        calls = [*limited.calls, *free.calls]
+        first = _process(url, run_id, show, kill_at=KILLED)
+        plan = {each.node.rpartition("/")[2]: each.what for each in app.plan_resume(run_id).steps}
+        second = _process(url, run_id, show)
+        called = [*first.called, *second.called]
         return DemoReport(
             run_id=run_id,
-            store=store.url,
+            store=app.store.url,
             first=first,
-            resume=f"app.resume({run_id!r})",
+            killed=KILLED,
+            plan=plan,
             second=second,
-            calls={name: calls.count(name) for name in STEPS},
+            status=str(app.store.runs(run=run_id)[0].status),
+            calls={name: called.count(name) for name in STEPS},
             checkpoints=len(app.checkpoints(run_id)),
-            parts=tuple(outcome.state["parts"]),
+            parts=tuple(app.get_state(run_id)["result"]),
         )
     finally:
-        store.close()
+        app.store.close()
 
 
-def _fail(app: App, run_id: str, service: Service) -> Execution:
+def _process(url: str, run_id: str, show: Callable[[Moment], None], kill_at: str = "") -> Execution:
+    """Execute the run in a process of its own, and show what it tells; kill it in the step `kill_at`."""
+    happened: dict[str, list[str]] = {CALLED: [], DONE: []}
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, run_id, kill_at],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, STORE_VARIABLE: url},
+    )
     try:
-        outcome = app.invoke({"topic": "tides"}, run_id=run_id)
-    except ExecutionError as error:
-        return Execution(tuple(service.calls[:-1]), "failed", failed=error.node or "", error=str(error))
-    return Execution(tuple(service.calls), str(outcome.status))
+        show(Moment("began", run_id, "", child.pid))
+        assert child.stdout is not None
+        for line in child.stdout:
+            what, name = line.split()
+            happened[what].append(name)
+            show(Moment(what, run_id, name, child.pid))
+            if what == CALLED and name == kill_at:
+                time.sleep(LOOK)
+                child.kill()
+                show(Moment("killed", run_id, name, child.pid))
+    finally:
+        child.kill()
+        code = child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+    if code and not kill_at:
+        raise HoldfastError(f"the process of the demonstration ended with exit code {code}")
+    return Execution(child.pid, code, tuple(happened[DONE]), tuple(happened[CALLED]))

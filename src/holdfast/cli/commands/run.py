@@ -1,13 +1,10 @@
-"""`holdfast run`, `resume`, `submit` and `demo`: starting and resuming runs, here or by workers."""
+"""`holdfast run`, `resume` and `submit`: starting and resuming runs, here or by workers."""
 
 from __future__ import annotations
 
-import tempfile
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -53,7 +50,6 @@ from holdfast.cli.render import json_text
 from holdfast.cli.session import Session, command, is_workflow_file
 from holdfast.cli.store_option import close_store, lasting_url
 from holdfast.cli.targets import Confirmation, Target, confirming, find_target, latest_unfinished
-from holdfast.demo import STEPS, DemoReport, play
 from holdfast.engine.commands import control
 from holdfast.engine.confirmation import disclose
 from holdfast.engine.resume import find_run
@@ -452,65 +448,3 @@ def _requeued(journal: Journal, info: RunInfo, options: Options, trust: str) -> 
         if not (options.answers and info.queue):
             raise
         return journal.info(info.run)  # A worker resumed it as soon as it was answered.
-
-
-# `holdfast demo`.
-
-
-@command(
-    value(
-        "--store", "URL", "Keep the run there (sqlite:///PATH, file:///DIR) instead of in a temporary folder."
-    ),
-    JSON,
-)
-def demo(session: Session, options: Options) -> None:
-    """Run ten steps into a rate limit, stop, and resume; needs no key and no network.
-
-    \b
-    Example:
-      holdfast demo
-      holdfast demo --store sqlite:///demo.db
-    """
-    if session.given is not None:
-        report = play(session.given)
-    else:
-        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-            report = play(f"sqlite:///{Path(folder) / 'runs.db'}")
-    if session.as_json:
-        session.print(asdict(report))
-    else:
-        click.echo("\n".join(_report_lines(report, kept=session.given is not None)))
-
-
-def _report_lines(report: DemoReport, kept: bool) -> list[str]:
-    first, second = report.first, report.second
-    lines = [
-        "Holdfast demo: ten steps, a rate limit at step 9, and a resume.",
-        f"The run is {report.run_id!r} in {report.store}",
-        "",
-        "First execution:",
-        *_step_lines(first.ran, "done"),
-        *_step_lines((first.failed,), "FAILED, the service answered 429"),
-        "",
-        "The run stopped; everything finished is saved. The error says how to resume:",
-        f"  {first.error}",
-        "",
-        "Later the limit is lifted. The store is opened again and the run resumed:",
-        f"  {report.resume}",
-        "",
-        "Second execution:",
-        f"   1-{second.kept}  kept, not run again",
-        *_step_lines(second.ran, "done"),
-        "",
-        f"The run is {second.status}: {second.kept} steps kept, {len(second.ran)} run after the resume, "
-        f"{len(report.parts)} parts written, {report.checkpoints} checkpoints.",
-        f"The service was called {sum(report.calls.values())} times for {len(STEPS)} steps: "
-        f"only {first.failed!r}, which was refused, was called twice.",
-    ]
-    if not kept:
-        lines.append("The store was in a temporary folder and is gone; --store sqlite:///demo.db keeps it.")
-    return lines
-
-
-def _step_lines(names: Sequence[str], how: str) -> list[str]:
-    return [f"  {STEPS.index(name) + 1:2}  {name:<9} {how}" for name in names]
