@@ -52,11 +52,10 @@ class Entry(NamedTuple):
     help: str
 
 
-BEGIN, RUN, LOOK, FLEET, FILES = "Begin", "Run", "Look and go back", "Fleet", "Files and stores"
+RUN, LOOK, FLEET, FILES = "Run", "Look and go back", "Fleet", "Files and stores"
 
 ENTRIES = {
-    "demo": Entry(BEGIN, "demo", "Watch a workflow whose process is killed, and which goes on."),
-    "init": Entry(BEGIN, "workflow", "Write a first workflow file."),
+    "demo": Entry(RUN, "demo", "Watch a workflow whose process is killed, and which goes on."),
     "run": Entry(RUN, "run", "Run a workflow file."),
     "resume": Entry(RUN, "run", "Resume a run where it stopped."),
     "answer": Entry(RUN, "control", "Answer what a run waits for."),
@@ -78,6 +77,7 @@ ENTRIES = {
     "ui": Entry(FLEET, "serve", "Look at runs in a browser, and answer what they ask."),
     "queue": Entry(FLEET, "fleet", "List, limit and pause queues."),
     "schedule": Entry(FLEET, "fleet", "Submit runs at the times of a cron expression."),
+    "init": Entry(FILES, "workflow", "Write a first workflow file."),
     "validate": Entry(FILES, "workflow", "Check workflow files and print every problem."),
     "workflow": Entry(FILES, "workflow", "Describe and draw a workflow; print the JSON Schema."),
     "checkpoints": Entry(FILES, "checkpoints", "List, show, keep, prune and clear checkpoints."),
@@ -91,7 +91,6 @@ HIDDEN = {"export": "capsule", "import": "capsule"}
 """Commands of groups that are understood without the name of the group, too, and are listed nowhere."""
 
 EXAMPLE = """\
-  holdfast demo                         watch a run survive a kill -9, in five seconds
   holdfast init hello.yaml              write a first workflow
   holdfast run hello.yaml -i name=Ada   run it; every finished step is saved
   holdfast resume                       go on after a failure, a crash or Ctrl+C"""
