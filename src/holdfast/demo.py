@@ -28,7 +28,7 @@ STORE_VARIABLE = "HOLDFAST_STORE"
 _CHILD = "from holdfast.demo import execute; execute()"
 
 
-class Moment(NamedTuple):
+class Scene(NamedTuple):
     """Something that happened: a process began, called a step, finished it, or was killed in it."""
 
     what: str
@@ -116,10 +116,10 @@ def execute() -> None:
     on_store(os.environ[STORE_VARIABLE]).run("tides", run_id=run_id, observer=observer)
 
 
-# The story.
+# The two executions.
 
 
-def play(url: str, show: Callable[[Moment], None] = lambda moment: None) -> DemoReport:
+def play(url: str, show: Callable[[Scene], None] = lambda scene: None) -> DemoReport:
     """Start the workflow in a process, kill the process with SIGKILL, and continue in another process."""
     run_id = f"demo-{uuid.uuid4().hex[:8]}"
     app = on_store(url).app
@@ -144,7 +144,7 @@ def play(url: str, show: Callable[[Moment], None] = lambda moment: None) -> Demo
         app.store.close()
 
 
-def _process(url: str, run_id: str, show: Callable[[Moment], None], kill_at: str = "") -> Execution:
+def _process(url: str, run_id: str, show: Callable[[Scene], None], kill_at: str = "") -> Execution:
     """Execute the run in a process of its own, and show what it tells; kill it in the step `kill_at`."""
     happened: dict[str, list[str]] = {CALLED: [], DONE: []}
     child = subprocess.Popen(
@@ -154,16 +154,16 @@ def _process(url: str, run_id: str, show: Callable[[Moment], None], kill_at: str
         env={**os.environ, STORE_VARIABLE: url},
     )
     try:
-        show(Moment("began", run_id, "", child.pid))
+        show(Scene("began", run_id, "", child.pid))
         assert child.stdout is not None
         for line in child.stdout:
             what, name = line.split()
             happened[what].append(name)
-            show(Moment(what, run_id, name, child.pid))
+            show(Scene(what, run_id, name, child.pid))
             if what == CALLED and name == kill_at:
                 time.sleep(LOOK)
                 child.kill()
-                show(Moment("killed", run_id, name, child.pid))
+                show(Scene("killed", run_id, name, child.pid))
     finally:
         child.kill()
         code = child.wait()

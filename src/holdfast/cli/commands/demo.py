@@ -14,7 +14,7 @@ from holdfast.cli.options import JSON, Options, value
 from holdfast.cli.render import is_terminal
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import lasting_url
-from holdfast.demo import CALLED, DONE, KILLED, STEPS, DemoReport, Moment, play
+from holdfast.demo import CALLED, DONE, KILLED, STEPS, DemoReport, Scene, play
 from holdfast.views.terminal import BOLD, CLEAR_LINE, PLAIN, RED, control
 
 _GREEN, _CYAN, _DIM = "\x1b[32m", "\x1b[36m", "\x1b[2m"
@@ -64,39 +64,39 @@ class Screen:
         if style and self._is_live:
             control(PLAIN)
 
-    def show(self, moment: Moment) -> None:
+    def show(self, scene: Scene) -> None:
         """Show what happens."""
-        if moment.what == "began":
-            self._begin(moment)
-        elif moment.what == CALLED:
+        if scene.what == "began":
+            self._begin(scene)
+        elif scene.what == CALLED:
             if self._killed and self._kept == len(STEPS):
-                self._kept = STEPS.index(moment.step)
+                self._kept = STEPS.index(scene.step)
                 self.line(f"  1-{self._kept}  finished before, not run again", _DIM)
             if self._is_live:
-                self._step(moment.step, "…", "running", _CYAN)
+                self._step(scene.step, "…", "running", _CYAN)
                 sys.stdout.flush()
         else:
             if self._is_live:
                 control(CLEAR_LINE)
-            if moment.what == DONE:
-                self._step(moment.step, "✓", "done", _GREEN)
+            if scene.what == DONE:
+                self._step(scene.step, "✓", "done", _GREEN)
             else:
                 self._killed = True
-                self._step(moment.step, "✗", f"killed: SIGKILL to process {moment.process}", RED)
+                self._step(scene.step, "✗", f"killed: SIGKILL to process {scene.process}", RED)
             self.line()
 
     def _step(self, name: str, sign: str, how: str, style: str) -> None:
         click.echo(f"  {STEPS.index(name) + 1:3}  {name:<9} ", nl=False)
         self._styled(f"{sign} {how}", style)
 
-    def _begin(self, moment: Moment) -> None:
+    def _begin(self, scene: Scene) -> None:
         if not self._killed:
             self.line("Holdfast demo: a workflow of ten steps. Its process is killed at step 9.", BOLD)
         self.line()
         if self._killed:
             self.line("Nothing could be caught or closed. Another process makes the same call:")
-        self._styled(f"Process {moment.process}: ", BOLD)
-        self.line(f'report.run("tides", run_id="{moment.run_id}")')
+        self._styled(f"Process {scene.process}: ", BOLD)
+        self.line(f'report.run("tides", run_id="{scene.run_id}")')
 
     def end(self, report: DemoReport) -> None:
         """Print what it came to, and three commands to go on with."""
