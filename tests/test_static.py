@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +32,41 @@ def test_the_code_passes(command: list[str]) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+PROGRAMS = Path(__file__).parent / "typed_programs"
+
+
+def found_by(*command: str) -> list[tuple[str, int]]:
+    """The file and the line of each error that a type checker finds in the programs."""
+    files = [str(PROGRAMS / name) for name in ("right.py", "wrong.py")]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_")}
+    done = subprocess.run([*command, *files], cwd=ROOT, env=environment, capture_output=True, text=True)
+    errors = re.findall(r"(\w+\.py):(\d+)[:\d]* (?:- )?error:", done.stdout)
+    assert errors, done.stdout + done.stderr
+    return [(name, int(line)) for name, line in errors]
+
+
+def mistakes() -> list[tuple[str, int]]:
+    lines = (PROGRAMS / "wrong.py").read_text().splitlines()
+    return [("wrong.py", number) for number, line in enumerate(lines, 1) if line.endswith("# WRONG")]
+
+
+@pytest.mark.timeout(300)
+def test_states_have_the_types_of_their_schemas_in_mypy() -> None:
+    assert len(mistakes()) == 4
+    assert found_by(sys.executable, "-m", "mypy") == mistakes()
+
+
+@pytest.mark.timeout(300)
+def test_states_have_the_types_of_their_schemas_in_pyright() -> None:
+    """Pyright loads its program from the network when it is first run, so that it is not one of the test packages."""
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("pyright is not installed: pip install pyright")
+    assert found_by(pyright, "--pythonpath", sys.executable) == mistakes()
+
+
+def test_what_type_checkers_accept_runs() -> None:
+    done = subprocess.run([sys.executable, str(PROGRAMS / "right.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from holdfast.engine.blocking import (
     AsyncEventStream,
@@ -24,7 +24,7 @@ from holdfast.events import Event, MultiObserver, ObserverLike, in_dialect
 from holdfast.graph.graph import mermaid
 from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint
 from holdfast.names import LazyModule
-from holdfast.state.state import State
+from holdfast.state.state import StateT
 from holdfast.stores.base import RunInfo
 from holdfast.values import RunStatus
 
@@ -50,8 +50,11 @@ else:
 Input = Mapping[str, Any] | Any | None
 
 
-class App(TimeTravelApp):
-    """A compiled graph on a store. It holds no run: one app may execute any number of them at once."""
+class App(TimeTravelApp[StateT]):
+    """A compiled graph on a store. It holds no run: one app may execute any number of them at once.
+
+    `App[MyState]` is the app of `StateGraph(MyState)`: type checkers know its states as that TypedDict.
+    """
 
     # Running.
 
@@ -66,7 +69,7 @@ class App(TimeTravelApp):
         if_exists: str = "fail",
         observer: ObserverLike = None,
         progress: bool | None = None,
-    ) -> Outcome:
+    ) -> Outcome[StateT]:
         """Start a run and execute it until it completes, pauses or is cancelled.
 
         `if_exists` says what to do if a run of this id exists: "fail" raises `RunExists`. "resume" continues it if it
@@ -101,7 +104,7 @@ class App(TimeTravelApp):
         reuse: str | None = None,
         if_exists: str = "fail",
         observer: ObserverLike = None,
-    ) -> Outcome:
+    ) -> Outcome[StateT]:
         """As `invoke`. Sync nodes and the store's syncs run in worker threads, so the loop is never blocked."""
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint, "reuse": reuse}
         how["if_exists"] = if_exists
@@ -186,7 +189,7 @@ class App(TimeTravelApp):
         observer: ObserverLike = None,
         progress: bool | None = None,
         **options: Unpack[ResumeKeywords],
-    ) -> Outcome:
+    ) -> Outcome[StateT]:
         """Resume a run where it stopped. Finished steps do not run again.
 
         `target` is a run id, a checkpoint id, a workflow name (its latest unfinished run) or a checkpoint
@@ -222,7 +225,7 @@ class App(TimeTravelApp):
         answers: Mapping[str, Any] | None = None,
         observer: ObserverLike = None,
         **options: Unpack[ResumeKeywords],
-    ) -> Outcome:
+    ) -> Outcome[StateT]:
         """As `resume`, in the running event loop."""
         work = self._resumption(target, observer, answer=answer, answers=answers, **options)
         return await work(False, ignore)
@@ -234,7 +237,7 @@ class App(TimeTravelApp):
         idle_timeout: float = 1.0,
         observer: ObserverLike = None,
         hold: Callable[[Execution], None] = ignore,
-    ) -> Outcome:
+    ) -> Outcome[StateT]:
         """Execute a run of the fleet as far as it goes without waiting; what workers do.
 
         Gates stay closed. When all there is to do for longer than `idle_timeout` seconds is to wait, for a
@@ -464,7 +467,7 @@ class App(TimeTravelApp):
         found = self.store.runs(workflow=self.name, status=wanted)
         return [info for info in found if tag in info.tags][:limit]
 
-    def get_state(self, run_id: str, *, checkpoint_id: str | None = None) -> State:
+    def get_state(self, run_id: str, *, checkpoint_id: str | None = None) -> StateT:
         """Return a run's state, now or as it was at a checkpoint."""
         journal, codec = self._settings.journal, self._settings.codec
         info = journal.info(run_id)
@@ -475,7 +478,7 @@ class App(TimeTravelApp):
                 raise CheckpointNotFound(
                     f"checkpoint not found: {checkpoint_id} (it is one of run {found.run!r})"
                 )
-        return state_of(journal.load(info, codec, upto), self._settings)
+        return cast(StateT, state_of(journal.load(info, codec, upto), self._settings))
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """Return a run's checkpoints, oldest first."""

@@ -9,7 +9,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from holdfast import clock
 from holdfast.engine.environment import Environment
@@ -43,7 +43,7 @@ from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.ops import advance, freeze
 from holdfast.state.schema import as_mapping
-from holdfast.state.state import State, state_view
+from holdfast.state.state import State, StateT, state_view
 from holdfast.stores.base import RunInfo, Store, is_in_memory
 from holdfast.threads import in_background
 from holdfast.values import END, RunStatus, step_label
@@ -369,7 +369,7 @@ def passed_over(run: RunState) -> tuple[str, ...]:
     )
 
 
-class AppBase:
+class AppBase(Generic[StateT]):
     """The base of `App`: a compiled graph on a store, and the runner of its runs."""
 
     def __init__(self, settings: Settings) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast import clock
 from holdfast.engine.decide import Rules
@@ -19,7 +19,7 @@ from holdfast.journal.run_state import Pause as StoredPause
 from holdfast.journal.run_state import RunState
 from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
-from holdfast.state.state import State
+from holdfast.state.state import StateT
 from holdfast.values import RunStatus, utc_time
 
 if TYPE_CHECKING:
@@ -258,14 +258,15 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Generic[StateT]):
     """The result of an execution: the run is completed, paused or cancelled.
 
     A failure is raised instead, or, with `raise_exceptions=False`, an outcome that is `failed` and has the `error`.
     """
 
     status: RunStatus
-    state: State
+    state: StateT
+    """The state, which type checkers know as the TypedDict that the graph was made with."""
     run_id: str
     checkpoint_id: str
     pauses: tuple[Pause, ...] = ()

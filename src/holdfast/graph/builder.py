@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream
@@ -40,16 +40,29 @@ from holdfast.journal.sealing import Seal
 from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.schema import Schema
+from holdfast.state.state import StateT
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
 from holdfast.stores.base import KeepsCheckpoints, Store, is_in_memory
 from holdfast.values import START
 
 if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
     from holdfast.engine import speculation
     from holdfast.engine.speculation import Guesses
     from holdfast.graph import branches
+    from holdfast.state.state import State
     from holdfast.views import notebook
+
+    class _Options(TypedDict, total=False):
+        """What `StateGraph` takes besides the schema, for type checkers."""
+
+        name: str
+        max_iterations: int
+        checkpoint_dir: str | Path | None
+        raise_exceptions: bool
+        version: str
 else:
     branches = LazyModule("graph.branches")
     speculation, notebook = LazyModule("engine.speculation"), LazyModule("views.notebook")
@@ -59,13 +72,26 @@ _GIVEN_WITHOUT_DEFAULT = ("node", "graph")
 """What is given only to a parameter without a default: a loop that adds nodes may bind its own variables so."""
 
 
-class StateGraph:
+class StateGraph(Generic[StateT]):
     """A graph of nodes over one state. Add nodes and edges, then `compile`.
 
     `schema` is a TypedDict, a dataclass, a pydantic model, a mapping of annotations, or `dict` for any
     keys. Problems are collected and reported together by `compile`. `version` names the shape of the state;
     `migrate` says how a run that was saved under another version comes to it.
     """
+
+    @overload
+    def __init__(
+        self: StateGraph[State],
+        schema: type[dict[Any, Any]] | Mapping[str, Any] | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(self, schema: type[StateT], **options: Unpack[_Options]) -> None: ...
+
+    @overload
+    def __init__(self: StateGraph[State], schema: object, **options: Unpack[_Options]) -> None: ...
 
     def __init__(
         self,
@@ -92,7 +118,7 @@ class StateGraph:
         self._is_dag = False
         self._last: str | None = None
         self._checkpoint_dir, self.raise_exceptions = checkpoint_dir, raise_exceptions
-        self._app: App | None = None
+        self._app: App[StateT] | None = None
 
     def add_node(
         self,
@@ -114,7 +140,7 @@ class StateGraph:
         reusable: bool = True,
         circuit_breaker: CircuitBreaker | None = None,
         pure: bool = False,
-    ) -> StateGraph:
+    ) -> Self:
         """Add a node: a function, sync or async, or another graph.
 
         A function receives what it names of `state`, `ctx`, `config`, `node` (the name of the node) and `graph`
@@ -237,7 +263,7 @@ class StateGraph:
         when: Callable[..., Any] | None = None,
         *,
         label: str = "",
-    ) -> StateGraph:
+    ) -> Self:
         """Let `target` follow `source`.
 
         Several plain edges from one node fan out. Edges with `when` (a function of the state) are an
@@ -281,7 +307,7 @@ class StateGraph:
         retry: Retry | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         fail_fast: bool = True,
-    ) -> StateGraph:
+    ) -> Self:
         """Begin a branch with `target` after `source`, beside the other branches; `fan_in` runs when all have ended.
 
         A branch goes along its edges until one leads to `fan_in`, on a copy of the state. What it changed is not
@@ -300,7 +326,7 @@ class StateGraph:
             self._branches.append(branch)
         return self
 
-    def add_fanin_node(self, name: str, function: Callable[..., Any], **options: Any) -> StateGraph:
+    def add_fanin_node(self, name: str, function: Callable[..., Any], **options: Any) -> Self:
         """Add a node that runs when the branches of parallel edges have ended; see `add_parallel_edge` and `add_node`.
 
         Its function may name `parallel_results` among its parameters.
@@ -313,7 +339,7 @@ class StateGraph:
         source: str,
         route: Callable[..., Any],
         mapping: Mapping[Any, str] | Iterable[str] | None = None,
-    ) -> StateGraph:
+    ) -> Self:
         """Let a function of the state choose what follows `source`.
 
         It returns a node's name, `END`, a `Send`, or a list of them. `mapping` translates what it returns
@@ -328,7 +354,7 @@ class StateGraph:
             mapping = {name: name for name in mapping}
         return self.add_route(Route(source, route, mapping))
 
-    def add_route(self, route: Route) -> StateGraph:
+    def add_route(self, route: Route) -> Self:
         """Add a routing function as a value; `add_conditional_edges` makes one of what it is given."""
         if route.source in self._routes:
             self._problems.append(f"node {route.source!r} has two routing functions; use one")
@@ -336,18 +362,18 @@ class StateGraph:
         self._routes[route.source] = route
         return self
 
-    def set_entry_point(self, name: str) -> StateGraph:
+    def set_entry_point(self, name: str) -> Self:
         """Begin with this node: `add_edge(START, name)`."""
         return self.add_edge(START, name)
 
-    def set_exit_point(self, name: str) -> StateGraph:
+    def set_exit_point(self, name: str) -> Self:
         """End the run after this node, whatever edges lead on from it. There may be several."""
         self._exits.add(name)
         return self
 
     set_finish_point = set_exit_point
 
-    def set_last_node(self, name: str) -> StateGraph:
+    def set_last_node(self, name: str) -> Self:
         """Run this node when nothing else is left to run, whichever way the run came to its end."""
         self._last = name
         return self
@@ -435,7 +461,7 @@ class StateGraph:
         raise_exceptions: bool | None = None,
         speculate: Mapping[str, Any] | None = None,
         max_ahead: int | None = None,
-    ) -> App:
+    ) -> App[StateT]:
         """Check the graph and bind it to a store. Every problem is reported in one `GraphInvalid`.
 
         - `store`: a store, its URL, or a `CheckpointStore`; else `HOLDFAST_STORE` says, or runs are kept in memory.
@@ -504,7 +530,7 @@ class StateGraph:
 
     # What the app of the last `compile` does, for those who keep the graph.
 
-    def invoke(self, input: Any = None, **options: Any) -> Outcome:
+    def invoke(self, input: Any = None, **options: Any) -> Outcome[StateT]:
         """Start a run with the graph as it was compiled last; see `App.invoke`."""
         return self._last_compiled().invoke(input, **options)
 
@@ -534,7 +560,7 @@ class StateGraph:
         target: Any = file_path
         return self._last_compiled().resume_from_checkpoint(target, config, update=update)
 
-    def _last_compiled(self) -> App:
+    def _last_compiled(self) -> App[StateT]:
         if self._app is None:
             raise GraphInvalid(self.name, ["it is not compiled yet: call compile() first"])
         return self._app

@@ -143,7 +143,7 @@ class ConfiguredGraph(StateGraph):
         )
 
 
-def _finished(outcome: Outcome) -> State:
+def _finished(outcome: Outcome[State]) -> State:
     if outcome.status in (RunStatus.CANCELLED, RunStatus.INTERRUPTED):
         raise ExecutionError(
             f"run {outcome.run_id!r}: context cancelled",

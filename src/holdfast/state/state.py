@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from holdfast import clock
 from holdfast.errors import CodecError, StoreError, suggestion
@@ -13,6 +13,15 @@ from holdfast.events import Event, Observer, ObserverLike, resolve_observer, tel
 from holdfast.state.codec import Codec
 from holdfast.state.ops import GUARDED, ReadOnly, Slot, freeze, thaw
 from holdfast.threads import resolved
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    StateT = TypeVar("StateT", bound=Mapping[str, object], default=Any)
+else:
+    from typing import TypeVar
+
+    StateT = TypeVar("StateT")  # What it is by default is for type checkers only.
 
 # The part of a state that a node has declared to read.
 

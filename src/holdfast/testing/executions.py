@@ -35,6 +35,7 @@ from holdfast.graph.graph import Graph
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import StepAdvanced, StepFinished
 from holdfast.journal.run_state import ABOUT_DOUBTS
+from holdfast.state.state import State
 from holdfast.stores import open_store
 from holdfast.stores.base import Store, is_in_memory
 from holdfast.stores.memory import MemoryStore
@@ -353,11 +354,11 @@ class Execution:
                 self._ledger.write(FINISHED, record.step)
 
     def _executed(self, status: str) -> Mapping[str, Any] | None:
-        app = self._app
+        app: App[State] = self._app
         if status == RunStatus.COMPLETED:
             self._end.status = status
             return app.get_state(RUN)
-        outcome = None
+        outcome: Outcome[State] | None = None
         if status:
             with contextlib.suppress(RunNotFound):
                 outcome = self._resumed({})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from holdfast.engine.blocking import Blocking
 from holdfast.engine.runner import AppBase, Main, state_of
 from holdfast.engine.settings import Outcome, ignore
 from holdfast.events import ObserverLike
 from holdfast.names import LazyModule
-from holdfast.state.state import State
+from holdfast.state.state import StateT
 
 if TYPE_CHECKING:
     from holdfast.engine import resume
@@ -33,7 +33,7 @@ else:
     rewind, usage = LazyModule("engine.time_travel.rewind"), LazyModule("views.usage")
 
 
-class TimeTravelApp(AppBase):
+class TimeTravelApp(AppBase[StateT]):
     """The methods of an app about the past of runs. A run is named by its id, the latest of a workflow by its name."""
 
     def history(self, run: str, *, limit: int | None = None, before: str | None = None) -> History:
@@ -44,7 +44,7 @@ class TimeTravelApp(AppBase):
         """
         return queries.run_history(self._settings.journal, run, limit=limit, before=before)
 
-    def state_at(self, run: str, checkpoint: Place) -> State:
+    def state_at(self, run: str, checkpoint: Place) -> StateT:
         """Return a run's state as it was at a checkpoint.
 
         `checkpoint` is its id, the number of a wave, for the last time that the run came to its end, or what follows
@@ -52,7 +52,8 @@ class TimeTravelApp(AppBase):
         after its second.
         """
         position, settings = self._position(run, checkpoint), self._settings
-        return state_of(settings.journal.load(position.info, settings.codec, position.seq), settings)
+        state = state_of(settings.journal.load(position.info, settings.codec, position.seq), settings)
+        return cast(StateT, state)
 
     def forks(self, run: str) -> Family:
         """Return the runs that a run comes from and those that come from it: where each was forked, and its cost."""
@@ -148,7 +149,7 @@ class TimeTravelApp(AppBase):
 
     def rerun(
         self, run: str, step: str, *, observer: ObserverLike = None, **options: Unpack[RerunKeywords]
-    ) -> Outcome:
+    ) -> Outcome[StateT]:
         """Run a step of a run, and all that comes after it, again; everything else that was finished is kept.
 
         This is a new run, which begins at the checkpoint before the step; with `in_place` the run itself is taken
@@ -163,7 +164,7 @@ class TimeTravelApp(AppBase):
 
     async def arerun(
         self, run: str, step: str, *, observer: ObserverLike = None, **options: Unpack[RerunKeywords]
-    ) -> Outcome:
+    ) -> Outcome[StateT]:
         """As `rerun`, in the running event loop."""
         return await self._rerun(run, step, observer, **options)(False, ignore)
 
