@@ -67,6 +67,7 @@ ELSEWHERE = {
     ("engine/loop.py", "resume"): "tests/engine/test_exhaustion.py: it takes a process without memory",
     ("engine/continuation.py", "resume"): "tests/engine/test_if_exists.py",
     ("engine/continuation.py", "choose_run_id"): "tests/engine/test_if_exists.py",
+    ("engine/settings.py", "app.resume"): "tests/views/test_python_progress.py",
     ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
     ("engine/waves.py", "skip"): "tests/workflows/test_commands.py: a step that ran beside itself",
     ("cli/command_lines.py", "app.skip"): "tests/workflows/test_commands.py: the same",

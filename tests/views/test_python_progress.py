@@ -132,6 +132,70 @@ def test_an_outcome_is_printed_in_few_words() -> None:
     assert paused.startswith("paused: run r1") and "app.resume('r1', answer)" in paused
 
 
+def test_a_paused_outcome_is_answered_by_what_it_prints() -> None:
+    graph = StateGraph({"n": int}, name="asking")
+    graph.add_node("ask", lambda state, ctx: {"n": ctx.ask("How many?", name="count")})
+    graph.add_edge(START, "ask").add_edge("ask", END)
+    app = graph.compile("memory://")
+    text = str(app.invoke({}, run_id="r 1"))
+    assert "waits for 'count': How many?" in text
+    call = text.partition("go on with ")[2]
+    assert eval(call, {"app": app, "answer": 3}).state["n"] == 3
+
+
+NESTED = """
+from holdfast import END, START, StateGraph
+import time
+
+def one(name, function):
+    graph = StateGraph(dict, name=name)
+    graph.add_node("of " + name, function)
+    graph.add_edge(START, "of " + name).add_edge("of " + name, END)
+    return graph.compile("memory://")
+
+inner = one("inner", lambda state: time.sleep(1.0))
+outer = one("outer", lambda state: inner.invoke({}) and None)
+out = outer.invoke({}, run_id="r1", progress=True)
+print("end of", out.run_id)
+"""
+
+
+def test_a_run_inside_a_step_is_not_drawn_over_its_own(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(NESTED)
+    session = Session(tmp_path, program=[sys.executable, str(tmp_path / "program.py")])
+    session.expect("end of r1")
+    assert session.end() == 0
+    assert "✓ of outer" in session.screen and "of inner" not in session.screen
+
+
+def test_functions_and_resumes_are_shown_too(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import time\n"
+        "from holdfast import END, START, StateGraph, step, workflow\n"
+        "@step\n"
+        "def fetch(n):\n"
+        "    time.sleep(0.8)\n"
+        "    return n\n"
+        "@workflow(store='memory://')\n"
+        "def report(n):\n"
+        "    return fetch(n)\n"
+        "print('function:', report.run(3))\n"
+        "graph = StateGraph(dict, name='asking')\n"
+        "graph.add_node('wait', lambda state, ctx: {'n': ctx.ask('n?')} if 'n' not in state else None)\n"
+        "graph.add_node('again', lambda state: time.sleep(0.2))\n"
+        "graph.add_edge(START, 'wait').add_edge('wait', 'again').add_edge('again', END)\n"
+        "app = graph.compile('memory://')\n"
+        "app.invoke({}, run_id='r1', progress=False)\n"
+        "out = app.resume('r1', 4, progress=True)\n"
+        "print('end of', out.run_id, out.state['n'])\n"
+    )
+    session = Session(tmp_path, program=[sys.executable, str(tmp_path / "program.py")])
+    session.expect("end of r1 4")
+    assert session.end() == 0
+    shown, _, resumed = session.screen.partition("function: 3")
+    assert "✓ fetch" in shown and "✓ again" in resumed
+
+
 CELLS = (
     PROGRAM.split("progress =")[0]
     .replace("time.sleep(float(sys.argv[2]))", "time.sleep(0.4)\n    return {'n': 1}")
