@@ -168,6 +168,17 @@ def test_a_run_inside_a_step_is_not_drawn_over_its_own(tmp_path: Path) -> None:
     assert "✓ of outer" in session.screen and "of inner" not in session.screen
 
 
+def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    session = Session(tmp_path, "True", "60", program=[sys.executable, str(tmp_path / "program.py")])
+    session.expect("said by a node")
+    session.expect("slow")
+    session.write("\x03")
+    session.expect("run 'r1' was interrupted and saved")
+    assert session.end() != 0
+    assert session.raw.rindex("\x1b[?25h") > session.raw.rindex("\x1b[?25l")  # The cursor is shown again.
+
+
 def test_functions_and_resumes_are_shown_too(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import time\n"
@@ -206,6 +217,12 @@ CELLS = (
     "app.history('r1')",
     "app.diff('r1@1', 'r1')",
     "bad = StateGraph(dict, name='bad'); bad.add_node('<b>lost</b>', lambda state: None); bad",
+    "late = StateGraph(dict, name='<i>late')\n"
+    "late.add_node('<i>wait', lambda state, ctx: [ctx.stream('<i>so far</i>'), time.sleep(1.5)] and None)\n"
+    "late.add_edge(START, '<i>wait').add_edge('<i>wait', END)\n"
+    "_ = late.compile('memory://').invoke({})",
+    "_ = late.compile('memory://').invoke({}, progress=False)",
+    "import os; os.environ['HOLDFAST_PROGRESS'] = '0'\n_ = late.compile('memory://').invoke({})",
 )
 
 
@@ -222,7 +239,7 @@ def test_a_notebook_shows_runs_graphs_histories_and_differences(tmp_path: Path) 
         [output["data"]["text/html"] for output in cell.outputs if "text/html" in output.get("data", {})]
         for cell in notebook.cells
     ]
-    graph, app, run, history, difference, bad = (texts[-1] for texts in shown[1:])
+    graph, app, run, history, difference, bad, late = (texts[-1] for texts in shown[1:8])
     assert "<svg" in graph and "<svg" in app and "slow" in app
     progress = shown[3][0]
     assert "slow" in progress and "✓" in progress and "watched" in progress
@@ -230,4 +247,6 @@ def test_a_notebook_shows_runs_graphs_histories_and_differences(tmp_path: Path) 
     assert "first" in history and "slow" in history and "<table>" in history
     assert "<code>n</code>" in difference
     assert "&lt;b&gt;lost" in bad and "nothing follows START" in bad
+    assert "&lt;i&gt;late" in late and "✓" in late and "&lt;i&gt;wait" in late and shown[8:] == [[], []]
+    assert not any("<i>" in text for text in shown[7])
     assert not any("<script>alert" in text or "<b>lost" in text for texts in shown for text in texts)

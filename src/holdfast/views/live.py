@@ -202,7 +202,8 @@ class NotebookView(LiveView):
     """The same view in the output of a notebook's cell, drawn again while it changes."""
 
     def __init__(self, progress: Progress, title: str, store: str) -> None:
-        console = Console(file=io.StringIO(), width=100, record=True, force_jupyter=False, highlight=False)
+        self._printed = io.StringIO()
+        console = Console(file=self._printed, width=100, record=True, force_jupyter=False, highlight=False)
         super().__init__(progress, title, "", store, console)
         self._plain, self._ended, self._thread = False, threading.Event(), threading.Thread(target=self._draw)
         self._display: Any = None
@@ -231,6 +232,8 @@ class NotebookView(LiveView):
 
     def _html(self) -> str:
         self._console.print(self.render())
+        self._printed.seek(0)
+        self._printed.truncate()  # What is shown is what was recorded.
         form = '<pre style="line-height:1.3">{code}</pre>'
         return str(self._console.export_html(inline_styles=True, code_format=form))
 
