@@ -88,12 +88,13 @@ def requeue(
     *,
     codec: Codec | None = None,
     trust: bool | str = False,
+    by: str = "",
 ) -> RunInfo:
     """Let workers go on with a run that stopped: failed, interrupted, cancelled, or paused at gates.
 
     Without a `place` it waits where it was, or else in the default queue. Return its facts. A run that is
     executing, or completed, is refused; a paused one goes on with what was answered, past its gates. `trust` is as for
-    `App.resume`.
+    `App.resume`; `by` is who asked, for the journal.
     """
     codec = codec or Codec()
     loaded = load_latest(journal, journal.info(run_id), codec)
@@ -115,6 +116,8 @@ def requeue(
             break
         # A caller that wants it to go on knows that it was to stop before.
         writer.record(Commanded(message.number, command.kind, STALE, command.by, command.reason))
+    if by:
+        writer.record(Commanded(writer.run.inbox_seen, "resume", "", by))
     for record in found:
         writer.record(record)
     upcoming = [step.node for step in loaded.run.active() if step.status != DONE]

@@ -345,7 +345,7 @@ class Service(Reader):
             self.journal, info.run, answers=given, by=who, codec=codec, retention=retention
         )
         if receipt.status == control.APPLIED:
-            self._go_on(info.run)
+            self.go_on(info.run)
         return {**receipt.as_json(), "run": self.status(info.run)}
 
     def _answers(
@@ -365,7 +365,7 @@ class Service(Reader):
             raise AnswerRejected(f"run {info.run!r} asks several questions; say which one is meant: {names}")
         return {pauses[0].id: value}
 
-    def _go_on(self, run_id: str) -> None:
+    def go_on(self, run_id: str) -> None:
         """Queue an answered run that workers would not find, and let the worker look."""
         info = self._unowned(run_id)
         is_known = any(offered.name == info.workflow for offered in self.catalogue.offered)
@@ -407,7 +407,7 @@ class Service(Reader):
         place = Place.of(
             queue or info.queue or DEFAULT_QUEUE, info.priority if priority is None else priority, None
         )
-        requeue(self.journal, info.run, place, codec=codec)
+        requeue(self.journal, info.run, place, codec=codec, by=who)
         self._look()
         return self.status(info.run)
 
@@ -512,9 +512,15 @@ class Service(Reader):
         name = app._runner.new_run_id(new_run_id) if app is not None else self._free_id(new_run_id)
         fork_run(access, position, name, Edit(changes, None, who, reason), tags=tags)
         if start:
-            requeue(self.journal, name, codec=access.codec)
-            self._look()
+            self.start_fork(name)
         return {**self.status(name), "parent": info.run}
+
+    def start_fork(self, run_id: str) -> None:
+        """Let workers execute a fork, unless that was asked before."""
+        info = self._info(run_id)
+        if not info.queue and info.status == RunStatus.INTERRUPTED:
+            requeue(self.journal, run_id, codec=self._codec(info))
+        self._look()
 
     def rerun(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
 from holdfast.service.reading import RequestInvalid
+from holdfast.service.requests import Keyed, once
 from holdfast.service.roles import Caller, Unauthorized
 from holdfast.service.service import LONGEST_WAIT, Service
 from holdfast.values import RunStatus
@@ -27,6 +29,7 @@ from holdfast.web.context import Context
 from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_body, read_query
 from holdfast.web.pages import page_routes
 from holdfast.web.pages.rendering import as_page
+from holdfast.web.replies import HEADER, Replies
 from holdfast.web.streams import Streams
 
 MOST_BYTES = 5_000_000
@@ -121,7 +124,7 @@ class Api:
 
     def __init__(self, context: Context) -> None:
         self._context, self.streams = context, Streams()
-        self._document = openapi()
+        self._document, self._replies = openapi(), Replies()
 
     def routes(self) -> list[Route]:
         """Return the routes of the API, of its document, of the metrics and of logins."""
@@ -181,10 +184,21 @@ class Api:
             given["who"] = caller.name
         if endpoint.answers == "events" and "text/event-stream" in request.headers.get("accept", ""):
             return await self._stream(service, request, given)
+        if (key := request.headers.get(HEADER)) is not None and endpoint.method == "POST":
+            asked = {**given, "data": hashlib.sha256(given.get("data", b"")).hexdigest(), "call": endpoint.call}
+            keyed = Keyed.of(caller.name, caller.namespace, key, asked)
+            return await self._replies.reply(keyed, lambda: self._done(endpoint, service, given, keyed))
+        return await self._done(endpoint, service, given)
+
+    async def _done(
+        self, endpoint: Endpoint, service: Service, given: dict[str, Any], keyed: Keyed | None = None
+    ) -> Response:
+        """Call the method of the service that an endpoint names; return what it returns."""
         seconds = given.pop("wait" if endpoint.acts else "seconds", None)
         if endpoint.call == "wait":
             return await self._waited(service, given["run_id"], seconds or 0.0, {})
-        found = await run_in_threadpool(partial(getattr(service, endpoint.call), **given))
+        act = partial(getattr(service, endpoint.call), **given)
+        found = await run_in_threadpool(act if keyed is None else partial(once, service, keyed, endpoint.call, given))
         if seconds:
             return await self._waited(service, found["run_id"], seconds, found)
         if endpoint.answers == "capsule":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.service.reading import MOST_LISTED, RequestInvalid
+from holdfast.service.requests import LONGEST_KEY
 from holdfast.service.roles import NEEDS
 from holdfast.service.service import LONGEST_WAIT
 from holdfast.values import RunStatus
@@ -127,6 +128,7 @@ ENDPOINTS = (
     Endpoint(
         "GET", f"{RUN}/wait", "wait", "The status of a run when it has stopped", query={"seconds": SECONDS}
     ),
+    Endpoint("GET", f"{RUN}/plan", "plan_resume", "What a resume would do with every step of a run, and why"),
     Endpoint("GET", f"{RUN}/steps", "steps", "The steps of a run"),
     Endpoint(
         "GET", f"{RUN}/steps/{{name:path}}", "step", "A step of a run: output, error, attempts, cost, events"
@@ -423,6 +425,10 @@ def _parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
         if part.startswith("{"):
             name = part.strip("{}").removesuffix(":path")
             yield {"name": name, "in": "path", "required": True, "schema": dict(NAME)}
+    if endpoint.method == "POST":
+        about = "A request that is repeated with its key acts once; another request with the same key is refused."
+        key = {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": "^[ -~]+$"}
+        yield {"name": "Idempotency-Key", "in": "header", "description": about, "schema": key}
     for name, schema in endpoint.query.items():
         plain = {key: value for key, value in schema.items() if key != "required"}
         yield {"name": name, "in": "query", "required": bool(schema.get("required")), "schema": plain}

@@ -42,7 +42,7 @@ from holdfast.journal.encoding import Track, encode_run
 from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, Loaded, genesis
 from holdfast.journal.provenance import set_back
-from holdfast.journal.records import Forked, Reset, Reusing, RunEnded, RunStarted, Steered
+from holdfast.journal.records import Commanded, Forked, Reset, Reusing, RunEnded, RunStarted, Steered
 from holdfast.journal.run_state import (
     DONE,
     EVERY_STEP,
@@ -169,12 +169,19 @@ def fork_run(
     mark = apply_edit(writer, access, edit, position.info.run)
     if mark is not None:
         writer.mark(mark)
+    _record_who(writer, "fork", edit.by, edit.reason)
     writer.record(RunEnded(RunStatus.INTERRUPTED))
     facts = dataclasses.replace(writer.info, status=RunStatus.INTERRUPTED.value, updated_at=clock.time())
     writer.set_info(facts if tags is None else dataclasses.replace(facts, tags=_checked(tags)))
     writer.flush()
     fork.make_safe()
     return run
+
+
+def _record_who(writer: Writer, command: str, by: str, why: str = "") -> None:
+    """Record who asked for a new run, if that is known."""
+    if by:
+        writer.record(Commanded(writer.run.inbox_seen, command, "", by, why))
 
 
 def _checked(tags: Sequence[str]) -> tuple[str, ...]:
@@ -386,6 +393,7 @@ async def queue_rerun(runner: Runner, target: str, step: str, options: RerunOpti
     fork = begin_fork(access, plan.base, plan.seq or 0, run, updated=bool(options.update), plan=plan)
     fork.writer.record(plan.reusing(elsewhere=True))
     await _record_differences(runner, fork.loaded, fork.writer, plan, resuming, options, None)
+    _record_who(fork.writer, "rerun", options.by)
     fork.writer.record(RunEnded(RunStatus.QUEUED))
     fork.writer.set_info(place.on(fork.writer.info))
     await fork.store()
