@@ -90,7 +90,9 @@ class Keyed:
 
     def reused(self) -> KeyReused:
         """Return the error of a key that was given to another request before."""
-        return KeyReused("this idempotency key was given to another request before; each request needs its own")
+        return KeyReused(
+            "this idempotency key was given to another request before; each request needs its own"
+        )
 
 
 def once(service: Service, request: Keyed, call: str, given: Mapping[str, Any]) -> Any:
@@ -123,7 +125,9 @@ def _target(service: Service, given: Mapping[str, Any]) -> str:
 def _new_run(service: Service, request: Keyed, call: str, given: Mapping[str, Any]) -> Any:
     parameter = NEW_RUNS[call]
     if given.get(parameter) is not None:
-        raise RequestInvalid(f"give either {parameter} or an idempotency key: each makes a request happen once")
+        raise RequestInvalid(
+            f"give either {parameter} or an idempotency key: each makes a request happen once"
+        )
     prefix = request.run_id[:19]
     known = service.store.runs(prefix=prefix)
     if any(info.run != request.run_id for info in known):

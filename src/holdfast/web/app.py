@@ -185,7 +185,11 @@ class Api:
         if endpoint.answers == "events" and "text/event-stream" in request.headers.get("accept", ""):
             return await self._stream(service, request, given)
         if (key := request.headers.get(HEADER)) is not None and endpoint.method == "POST":
-            asked = {**given, "data": hashlib.sha256(given.get("data", b"")).hexdigest(), "call": endpoint.call}
+            asked = {
+                **given,
+                "data": hashlib.sha256(given.get("data", b"")).hexdigest(),
+                "call": endpoint.call,
+            }
             keyed = Keyed.of(caller.name, caller.namespace, key, asked)
             return await self._replies.reply(keyed, lambda: self._done(endpoint, service, given, keyed))
         return await self._done(endpoint, service, given)
@@ -198,7 +202,9 @@ class Api:
         if endpoint.call == "wait":
             return await self._waited(service, given["run_id"], seconds or 0.0, {})
         act = partial(getattr(service, endpoint.call), **given)
-        found = await run_in_threadpool(act if keyed is None else partial(once, service, keyed, endpoint.call, given))
+        found = await run_in_threadpool(
+            act if keyed is None else partial(once, service, keyed, endpoint.call, given)
+        )
         if seconds:
             return await self._waited(service, found["run_id"], seconds, found)
         if endpoint.answers == "capsule":

@@ -426,7 +426,9 @@ def _parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
             name = part.strip("{}").removesuffix(":path")
             yield {"name": name, "in": "path", "required": True, "schema": dict(NAME)}
     if endpoint.method == "POST":
-        about = "A request that is repeated with its key acts once; another request with the same key is refused."
+        about = (
+            "A request that is repeated with its key acts once; another request with the same key is refused."
+        )
         key = {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": "^[ -~]+$"}
         yield {"name": "Idempotency-Key", "in": "header", "description": about, "schema": key}
     for name, schema in endpoint.query.items():
