@@ -20,6 +20,7 @@ TEXT: Schema = {"type": "string", "maxLength": 10_000}
 NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 1_000}
 FLAG: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
+KEYS: Schema = {"type": "array", "items": {**NAME, "maxLength": 200}, "maxItems": 50}
 NAMES: Schema = {"type": "array", "items": NAME, "maxItems": 1_000}
 LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": 50}
 SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT}
@@ -138,7 +139,7 @@ ENDPOINTS = (
         f"{RUN}/state",
         "state",
         "The state of a run, now or at a checkpoint (an id, or @3, @-1, @STEP)",
-        query={"checkpoint": NAME, "keys": NAMES},
+        query={"checkpoint": NAME, "keys": KEYS},
     ),
     Endpoint(
         "GET",
@@ -224,7 +225,7 @@ ENDPOINTS = (
         "/diff",
         "diff",
         "What differs between two checkpoints, or between one and the one before it",
-        query={"one": {**NAME, "required": True}, "other": NAME, "keys": NAMES},
+        query={"one": {**NAME, "required": True}, "other": NAME, "keys": KEYS},
     ),
     Endpoint(
         "GET",
