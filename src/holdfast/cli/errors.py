@@ -29,6 +29,7 @@ STATUS_CODES = {
 """The exit codes of a run's status; a run that is still running is no failure."""
 
 REMEDIES = {
+    "answer": ("answer {run}", "answer it with: {command}"),
     "begin_own_run": ("show {run} --state", "begin a run of your own with what the run holds: {command}"),
     "cancel": ("cancel {run}", "stop it with: {command}"),
     "check": ("store fsck", "`{command}` tells what is intact"),
