@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -29,8 +30,15 @@ from holdfast.web.context import Context
 from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_body, read_query
 from holdfast.web.pages import page_routes
 from holdfast.web.pages.rendering import as_page
-from holdfast.web.replies import HEADER, Replies
 from holdfast.web.streams import Streams
+
+KEY_HEADER = "idempotency-key"
+
+MOST_KEPT = 2_000
+"""How many replies are kept; a request whose reply is gone is looked up in the journal of its run."""
+
+LONGEST_KEPT = 100_000
+"""How many bytes a reply may have that is kept."""
 
 MOST_BYTES = 5_000_000
 """How many bytes the body of a request may have."""
@@ -119,6 +127,34 @@ class Guard:
         await self._app(scope, receive, guarded)
 
 
+class Replies:
+    """The latest replies by the key of their request; two requests of one key never act at the same time."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[str, Response]] = OrderedDict()
+        self._busy: dict[str, asyncio.Lock] = {}
+
+    async def reply(self, request: Keyed, act: Callable[[], Awaitable[Response]]) -> Response:
+        """Return the reply that a request got before, or what `act` returns. An error is not kept."""
+        lock = self._busy.setdefault(request.name, asyncio.Lock())
+        try:
+            async with lock:
+                content, kept = self._kept.get(request.name, (request.content, None))
+                if content != request.content:
+                    raise request.reused()
+                if kept is not None:
+                    return kept
+                found = await act()
+                if len(found.body) <= LONGEST_KEPT:
+                    self._kept[request.name] = request.content, found
+                    while len(self._kept) > MOST_KEPT:
+                        self._kept.popitem(last=False)
+                return found
+        finally:
+            if not lock.locked():
+                self._busy.pop(request.name, None)
+
+
 class Api:
     """The handlers of the API."""
 
@@ -184,7 +220,7 @@ class Api:
             given["who"] = caller.name
         if endpoint.answers == "events" and "text/event-stream" in request.headers.get("accept", ""):
             return await self._stream(service, request, given)
-        if (key := request.headers.get(HEADER)) is not None and endpoint.method == "POST":
+        if (key := request.headers.get(KEY_HEADER)) is not None and endpoint.method == "POST":
             asked = {
                 **given,
                 "data": hashlib.sha256(given.get("data", b"")).hexdigest(),
