@@ -85,6 +85,9 @@ def refuse_generator(function: Any, what: str) -> None:
     name = getattr(function, "__name__", repr(function)[:80])
     if isinstance(function, (staticmethod, classmethod)):
         raise GraphInvalid(name, [f"put @{what} under @{type(function).__name__}, next to the function"])
+    if not hasattr(function, "__qualname__"):
+        kind = type(function).__name__
+        raise GraphInvalid(name, [f"@{what} decorates a function, not {kind}; call it in a function of yours"])
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise GraphInvalid(
             name,
@@ -228,6 +231,10 @@ class BoundStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(self._instance, *args, **kwargs)
+
+    def options(self, *, key: str) -> Any:
+        """Return this method under a key of its own; see `StepFunction.options`."""
+        return functools.partial(self._function.options(key=key), self._instance)
 
     def map(self, *items: Iterable[Any], **options: Any) -> Any:
         """Call this method for each item; see `StepFunction.map`."""

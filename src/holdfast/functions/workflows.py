@@ -60,7 +60,16 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         version: str = "",
     ) -> None:
         super().__init__(function, name, "workflow")
-        taken = [each for each in self.signature.parameters if each in _RESERVED]
+        known = list(self.signature.parameters)
+        if known[:1] in (["self"], ["cls"]):
+            raise GraphInvalid(
+                self.name,
+                [
+                    "a workflow cannot be a method: a resume in another process has no object to call it on; make it a "
+                    "plain function, which may call steps that are methods"
+                ],
+            )
+        taken = [each for each in known if each in _RESERVED]
         if taken:
             raise GraphInvalid(
                 self.name,
