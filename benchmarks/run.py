@@ -423,8 +423,9 @@ SCALED = {
     "history": ("past", "bench_history"),
     "diff": ("comparing", "bench_diff"),
     "speculation": ("speculation", "bench_speculation"),
+    "functions": ("functions", "bench_functions"),
 }
-"""Benchmarks with a tiny form, by module and function; all but the last two need the extras of PostgreSQL."""
+"""Benchmarks with a tiny form, by module and function; all but the last three need the extras of PostgreSQL."""
 
 
 def rows(name: str, folder: Path, tiny: bool) -> Iterator[Row]:

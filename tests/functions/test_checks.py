@@ -6,6 +6,8 @@ import asyncio
 import datetime as dt
 import os
 import random
+import subprocess
+import sys
 import time
 import urllib.request
 import uuid
@@ -79,3 +81,23 @@ def test_a_function_without_source_has_no_warnings() -> None:
     scope: dict[str, Any] = {"time": time, "__name__": "made"}
     exec("def made():\n    return time.time()\n", scope)
     assert uses(scope["made"]) == []
+
+
+def test_the_command_line_checks_functions(tmp_path: Path) -> None:
+    """Functions: `holdfast validate MODULE:NAME` warns of what differs when a workflow runs again."""
+    (tmp_path / "jobs.py").write_text(
+        "import time\nfrom holdfast import StateGraph, workflow\n"
+        "@workflow\ndef late() -> float:\n    return time.time()\n"
+        "graph = StateGraph(dict).add_node('a', lambda state: {}).add_edge('__start__', 'a')\n"
+    )
+
+    def validate(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "holdfast", "validate", *args]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+
+    found = validate("jobs:late")
+    assert found.returncode == 0 and "jobs.py:5: workflow 'late' has time.time(…)" in found.stdout
+    assert validate("jobs.py:late", "--strict").returncode == 2
+    assert "valid, 1 step" in validate("jobs:graph").stdout
+    missing = validate("jobs:missing")
+    assert missing.returncode == 2 and "there is no 'missing' in 'jobs'" in missing.stderr

@@ -109,9 +109,7 @@ EDITS = (
         [1, *AB],
         ("count x",),
     ),
-    Edit(
-        "a call of the same step is added before calls of it", two, lambda: [fetch("x"), *two()], REFUSED
-    ),
+    Edit("a call of the same step is added before calls of it", two, lambda: [fetch("x"), *two()], REFUSED),
     Edit(
         "the same, with a key: `fetch.options(key=…)(…)`",
         two,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -136,11 +137,11 @@ def test_methods_are_steps(memory: Store) -> None:
 
     @workflow(store=memory)
     def job() -> list[int]:
-        return [shop.price(2), *shop.price.map([4, 5]), ask("ok?")]
+        return [shop.price(2), *shop.price.map([4, 5]), shop.price.options(key="k")(6), ask("ok?")]
 
     with pytest.raises(RunPaused):
         job.run(run_id="r")
-    assert job.resume("r", 0) == [6, 12, 15, 0] and sorted(seen) == [2, 4, 5]
+    assert job.resume("r", 0) == [6, 12, 15, 18, 0] and sorted(seen) == [2, 4, 5, 6]
 
 
 def test_what_cannot_be_recorded_is_refused_with_the_reason() -> None:
@@ -157,6 +158,10 @@ def test_what_cannot_be_recorded_is_refused_with_the_reason() -> None:
             workflow(bad)
     with pytest.raises(GraphInvalid, match="put @step under @staticmethod"):
         step(staticmethod(generate))
+    with pytest.raises(GraphInvalid, match="decorates a function, not partial; call it in a function"):
+        step(functools.partial(generate_later, 1))
+    with pytest.raises(GraphInvalid, match="a workflow cannot be a method: a resume in another process"):
+        workflow(lambda self: self)
     with pytest.raises(GraphInvalid, match="ignore names 'm', which is no parameter"):
         step(ignore=("m",))(lambda n: n)
     with pytest.raises(GraphInvalid, match="timeout=-1"):

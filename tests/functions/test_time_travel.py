@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import ExecutionError, Retry, RunPaused, ask, open_store, sleep, step, workflow
 from holdfast.capsules import export_run, import_run
-from holdfast.errors import CannotRerun
+from holdfast.errors import CannotRerun, HoldfastError
 from holdfast.fleet import Worker
 from holdfast.functions import context
 from holdfast.stores.base import Store
@@ -146,6 +146,20 @@ def test_workers_execute_submitted_functions(store: Store) -> None:
         assert store.runs(run=run)[0].status == RunStatus.PAUSED
         time.sleep(0.01)
     assert job.resume(run, "yes") == ["A", "AA", 7, "yes"] and sorted(map(str, seen)) == ["1", "2", "a", "aa"]
+
+
+def test_a_worker_works_on_the_store_of_its_workflows(store: Store) -> None:
+    job = report(store)
+    run = job.submit(["a"])
+    Worker([job]).run(until_idle=True)
+    assert job.run(["a"], run_id=run) == "<A>" and seen == ["a", "glue", "publish"]
+
+    other = workflow(store=open_store("memory://"), name="other")(lambda: 1)
+    if store.url != other.app.store.url:
+        with pytest.raises(HoldfastError, match=r"works on one store.*Worker\(store, …\)"):
+            Worker([job, other])
+    with pytest.raises(HoldfastError, match="given a store, not 'sqlite:"):
+        Worker("sqlite:///runs.db", [job])  # type: ignore[arg-type]
 
 
 # Killed everywhere.

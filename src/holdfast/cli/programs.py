@@ -13,8 +13,10 @@ import click
 
 from holdfast.engine.app import App
 from holdfast.errors import HoldfastError
+from holdfast.functions.workflows import WorkflowFunction
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
+from holdfast.stores import open_store
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -71,7 +73,22 @@ def place_of_program(name: str) -> str:
     return f"{Path(place).absolute()}:{attribute}" if place.endswith(".py") else name
 
 
+def checked_program(name: str) -> dict[str, Any]:
+    """Return what is to say of a workflow in Python: of a function, what may differ when it runs again."""
+    found = _named(name)
+    report: dict[str, Any] = {"file": name, "problems": [], "warnings": []}
+    if isinstance(found, WorkflowFunction):
+        return {**report, "workflow": found.name, "steps": len(found.steps), "warnings": found.validate()}
+    app = Program(name).open(open_store("memory://"))
+    return {**report, "workflow": app.name, "steps": len(app.outline()["nodes"])}
+
+
 def _found(name: str) -> App | StateGraph:
+    return _graph_of(_named(name), name)
+
+
+def _named(name: str) -> Any:
+    """Return what `MODULE:NAME` names."""
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
         raise click.BadParameter(
@@ -82,10 +99,14 @@ def _found(name: str) -> App | StateGraph:
         if not hasattr(found, part):
             raise click.UsageError(f"--app {name}: there is no {attribute!r} in {place!r}")
         found = getattr(found, part)
+    return found
+
+
+def _graph_of(found: Any, name: str) -> App | StateGraph:
     found = found if isinstance(found, (App, StateGraph)) else getattr(found, "app", found)
     if not isinstance(found, (App, StateGraph)):
         raise click.UsageError(
-            f"--app {name}: {attribute!r} is {type(found).__name__}, not an App or a StateGraph"
+            f"--app {name}: {name.rpartition(':')[2]!r} is {type(found).__name__}, not an App or a StateGraph"
         )
     return found
 

@@ -34,7 +34,7 @@ from holdfast.errors import (
     problem_of,
 )
 from holdfast.events import Observer
-from holdfast.fleet.catalog import Catalog
+from holdfast.fleet.catalog import Catalog, HasApp
 from holdfast.fleet.claims import Claim, Claims, LocalClaims, PostgresClaims, Wanted
 from holdfast.fleet.queues import is_postgres
 from holdfast.fleet.schedules import Schedules, submitting
@@ -90,7 +90,8 @@ class Worker:
     one owner at a time: the journal refuses a second one. The runs of a worker that dies are executed by another
     when its lease has run out.
 
-    `catalog` has the graphs that it knows; a few apps suffice. `idle_timeout` is how long a run that only waits is
+    `catalog` has the graphs that it knows; a few apps or functions suffice, and `Worker([report])` works on the store
+    of these. `idle_timeout` is how long a run that only waits is
     kept; `grace` how long steps may take to finish when the worker is stopped, before another worker runs them
     again; `history` which runs that have ended it keeps. A worker that cannot reach its store retries; one whose
     process has no more descriptors, threads or memory ends after a while, with `ResourceExhausted`, so that another
@@ -99,8 +100,8 @@ class Worker:
 
     def __init__(
         self,
-        store: Store,
-        catalog: Catalog | Iterable[App],
+        store: Store | Iterable[App | HasApp],
+        catalog: Catalog | Iterable[App | HasApp] | None = None,
         *,
         concurrency: int = 10,
         queues: tuple[str, ...] = (),
@@ -115,6 +116,7 @@ class Worker:
         if history is not None and history.runs is not None and history.runs < 0:
             raise HoldfastError(f"a history has at least 0 runs, not {history.runs!r}")
         self._history = history
+        store, catalog = _place_of(store, catalog)
         known = catalog if isinstance(catalog, Catalog) else Catalog(catalog)
         self._store, self._catalog, self._concurrency = store, known, concurrency
         self._idle_timeout, self._grace, self._observer, self._tell = idle_timeout, grace, observer, tell
@@ -411,6 +413,22 @@ class Worker:
 
 
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def _place_of(store: Any, catalog: Any) -> tuple[Store, Catalog | list[App | HasApp]]:
+    """Return the store that a worker works on, and what it knows; without a store, that of what it knows."""
+    if isinstance(store, str):
+        raise HoldfastError(f"a worker is given a store, not {store!r}; open it with open_store({store!r})")
+    if catalog is not None:
+        return store, catalog if isinstance(catalog, Catalog) else list(catalog)
+    known = list(store)
+    stores = {each.app.store.url: each.app.store for each in known}
+    if len(stores) != 1:
+        found = ", ".join(map(repr, stores)) or "none"
+        raise HoldfastError(
+            f"a worker works on one store, and its workflows have {found}; give it: Worker(store, …)"
+        )
+    return next(iter(stores.values())), known
 
 
 def _is_shortage(error: BaseException) -> bool:

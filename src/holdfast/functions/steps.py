@@ -87,7 +87,9 @@ def refuse_generator(function: Any, what: str) -> None:
         raise GraphInvalid(name, [f"put @{what} under @{type(function).__name__}, next to the function"])
     if not hasattr(function, "__qualname__"):
         kind = type(function).__name__
-        raise GraphInvalid(name, [f"@{what} decorates a function, not {kind}; call it in a function of yours"])
+        raise GraphInvalid(
+            name, [f"@{what} decorates a function, not {kind}; call it in a function of yours"]
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise GraphInvalid(
             name,

@@ -95,7 +95,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         return step
 
     def _node(self, body: Any, wants: tuple[str, ...] = ("state", "ctx")) -> Node:
-        nodes = StepNodes({each.name: each.node for each in _steps_of(self.function)})
+        nodes = StepNodes({each.name: each.node for each in self.steps})
         inner = steps_graph(self.name, nodes)
         return Node(self.name, body, inner, wants=wants, is_async=self.is_async)
 
@@ -111,7 +111,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             (Edge(START, self.name), Edge(self.name, END)),
             version=self._version,
         )
-        declared = [*self.types, *(each for step in _steps_of(self.function) for each in step.types)]
+        declared = [*self.types, *(each for step in self.steps for each in step.types)]
         opened = open_store(self._store)
         settings = Settings(
             graph=graph,
@@ -125,6 +125,11 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             is_memory_default=self._store is None and is_in_memory(opened),
         )
         return App(settings)
+
+    @property
+    def steps(self) -> list[StepFunction[Any, Any]]:
+        """The steps that the function itself names; it may call others."""
+        return list(_steps_of(self.function))
 
     def validate(self) -> list[FunctionWarning]:
         """Return what in the function, outside of its steps, may come to something else when it runs again.

@@ -17,6 +17,7 @@ import click
 from holdfast.capsules.format import MAGIC
 from holdfast.cli.errors import COMPLETED, INVALID
 from holdfast.cli.options import FORCE, JSON, STORE, Options, choice, file_path, flag, option
+from holdfast.cli.programs import checked_program
 from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
 from holdfast.graph.graph import mermaid
@@ -30,6 +31,9 @@ from holdfast.workflows.workflow import load_workflow
 
 TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
 DRAWN: dict[str, Callable[[dict[str, Any]], str]] = {"mermaid": mermaid, "dot": dot, "svg": svg}
+_PROGRAM = re.compile(r"[\w./-]+:[\w.]+")
+"""A workflow in Python: MODULE:NAME, or FILE.py:NAME."""
+
 TARGET = click.argument("target", metavar="WORKFLOW|RUN")
 
 
@@ -43,18 +47,27 @@ TARGET = click.argument("target", metavar="WORKFLOW|RUN")
 def validate(session: Session, options: Options) -> int:
     """Check workflow files and print every problem of every file, with its place and the remedy.
 
-    The exit code is 2 if there is a problem. Nothing is run, but modules that python steps name are imported.
+    MODULE:NAME checks a workflow in Python: of a function, what may differ when it runs again. The exit code is 2 if
+    there is a problem. Nothing is run, but modules are imported.
 
     \b
     Example:
       holdfast validate workflows/*.yaml --strict
+      holdfast validate shop.orders:report
     """
-    reports = [validated(path) for path in options.workflows]
+    reports = [_checked(path) for path in options.workflows]
     bad = [report for report in reports if report["problems"] or (options.strict and report["warnings"])]
     session.print({"valid": not bad, "files": reports})
     for report in reports if not session.as_json else ():
         _print_report(report)
     return INVALID if bad else COMPLETED
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    if _PROGRAM.fullmatch(str(path)) and not path.exists():
+        report = checked_program(str(path))
+        return {**report, "warnings": [str(warning) for warning in report["warnings"]]}
+    return validated(path)
 
 
 def _print_report(report: dict[str, Any]) -> None:
