@@ -29,6 +29,7 @@ from holdfast.mcp.waiting import (
     run_of,
     take_forms,
 )
+from holdfast.service.roles import Caller
 from holdfast.service.service import ReadOnly, Service
 
 logger = logging.getLogger("holdfast.mcp")
@@ -74,11 +75,15 @@ class McpServer:
         if tasks:
             Tasks(self.call_of).add_to(self.server)
 
-    def call_of(self, context: Context) -> Call:
-        """Return whose call a request is, and of which service."""
+    def call_of(self, context: Context, method: str = "") -> Call:
+        """Return whose call a request is, and of which service; refuse callers that may not use its method."""
+        caller = getattr(context.request, "scope", {}).get("caller")
+        if isinstance(caller, Caller):
+            caller.require(method)
         client = getattr(context.session.client_params, "client_info", None)
         name = "" if client is None else f" ({client.name:.80} {client.version:.40})".replace("\n", " ")
-        return Call(self._service, f"mcp{name}")
+        whose = f"{caller.name} by mcp" if isinstance(caller, Caller) else "mcp"
+        return Call(self._service, f"{whose}{name}")
 
     def over_http(self) -> StreamableHTTPSessionManager:
         """Return what serves clients over HTTP: `handle_request` is an ASGI app, which works while `run()` is entered.
@@ -120,7 +125,8 @@ class McpServer:
             )
         if self._service.read_only and not tool.is_reading:
             raise ReadOnly(f"this server only shows runs, so that {tool.name} is refused")
-        arguments, asked = tool.read(params.arguments or {}), self.call_of(context)
+        arguments, asked = tool.read(params.arguments or {}), self.call_of(context, tool.method)
+        logger.info("%s calls %s", asked.who, tool.name)
         filled = None if tool.is_reading else params.input_responses
         if not filled:
             found = await in_thread(tool.function, asked, **arguments)

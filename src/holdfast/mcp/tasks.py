@@ -81,7 +81,7 @@ def wire(model: BaseModel) -> Data:
 class Tasks:
     """The methods of the extension; `call_of` says who asks, and of which service."""
 
-    def __init__(self, call_of: Callable[[Context], Call]) -> None:
+    def __init__(self, call_of: Callable[[Context, str], Call]) -> None:
         self._call_of = call_of
 
     def add_to(self, server: Server[Any]) -> None:
@@ -92,17 +92,19 @@ class Tasks:
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
 
     async def _get(self, context: Context, params: TaskParams) -> Data:
-        return detailed(await self._on(context, lambda asked: asked.service.run(params.task_id)))
+        return detailed(await self._on(context, "run", lambda asked: asked.service.run(params.task_id)))
 
     async def _update(self, context: Context, params: UpdateParams) -> Data:
-        await self._on(context, lambda asked: take_forms(asked, params.task_id, params.input_responses))
+        await self._on(
+            context, "answer", lambda asked: take_forms(asked, params.task_id, params.input_responses)
+        )
         return {}
 
     async def _cancel(self, context: Context, params: TaskParams) -> Data:
-        await self._on(context, lambda asked: asked.service.cancel(params.task_id, who=asked.who))
+        await self._on(context, "cancel", lambda asked: asked.service.cancel(params.task_id, who=asked.who))
         return {}
 
-    async def _on(self, context: Context, act: Callable[[Call], Found]) -> Found:
+    async def _on(self, context: Context, method: str, act: Callable[[Call], Found]) -> Found:
         if not knows_tasks(context):
             raise MCPError(
                 types.MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -110,6 +112,6 @@ class Tasks:
                 {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
             )
         try:
-            return await in_thread(act, self._call_of(context))
+            return await in_thread(act, self._call_of(context, method))
         except HoldfastError as error:
             raise MCPError(types.INVALID_PARAMS, problem_of(error), {"code": error.code}) from None

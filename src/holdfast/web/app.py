@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import typing
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -61,22 +62,28 @@ HEADERS = {
 _WAIT = 0.05
 
 
-def make_app(context: Context, *, pages: bool = True) -> Starlette:
+def make_app(context: Context, *, pages: bool = True, mcp: Protocols | None = None) -> Starlette:
     """Return the app of a context."""
     api = Api(context)
+    spoken = None if mcp is None else Spoken(context, mcp)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         for each in context.services.values():
             each.start()
         try:
-            yield
+            async with contextlib.AsyncExitStack() as stack:
+                if spoken is not None:
+                    await spoken.start(stack)
+                yield
         finally:
             await api.streams.close()
             for each in context.services.values():
                 await run_in_threadpool(each.close)
 
     routes: list[BaseRoute] = [*api.routes(), *(page_routes(context) if pages else ())]
+    if spoken is not None:
+        routes.append(Route("/mcp", spoken))
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, context=context)],
@@ -98,6 +105,45 @@ async def _not_found(request: Request, error: Exception) -> Response:
     document = {**problems.problem(found), "status": status}
     headers = getattr(error, "headers", None)
     return JSONResponse(document, status, headers=headers, media_type="application/problem+json")
+
+
+class Protocol(typing.Protocol):
+    """What speaks another protocol over HTTP, while `run` is entered."""
+
+    def run(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Start it, and end it."""
+
+    async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+
+Protocols = Callable[[Service], Protocol]
+"""What makes the protocol of a service."""
+
+
+class Spoken:
+    """Another protocol under one path, with the same callers: each speaks with the service of their namespace."""
+
+    def __init__(self, context: Context, make: Protocols) -> None:
+        self._context, self._make = context, make
+        self._by_namespace: dict[str, Protocol] = {}
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> None:
+        """Start it for every service."""
+        for name, service in self._context.services.items():
+            self._by_namespace[name] = self._make(service)
+            await stack.enter_async_context(self._by_namespace[name].run())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; `caller` in its scope says who asks."""
+        request = Request(scope, receive)
+        try:
+            caller = self._context.require(request, "read")
+            self._context.service_of(request)
+        except HoldfastError as error:
+            await problems.response(error)(scope, receive, send)
+            return
+        await self._by_namespace[caller.namespace].handle_request({**scope, "caller": caller}, receive, send)
 
 
 class Guard:

@@ -18,6 +18,8 @@ from holdfast.stores.base import Store, in_namespace, namespace_of
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from holdfast.web.app import Protocols
+
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """The names under which a server of this machine is reached."""
 
@@ -59,13 +61,15 @@ def asgi(
     allow_inline: bool = False,
     concurrency: int = 3,
     pages: bool = True,
+    mcp: Protocols | None = None,
 ) -> Starlette:
     """Return the HTTP API, and the pages, as an ASGI app that Starlette or FastAPI can mount.
 
     It owns a `Service` on the store, whose worker runs while the app does (its lifespan, which a server calls; a
     mounted app is started by the lifespan of the app that it is mounted in). With `tokens`, callers need one, and
     see the runs of its namespace; without, everybody who reaches the app may do everything. `hosts` are the names
-    under which it may be reached; `"*"` leaves that check to what stands before it.
+    under which it may be reached; `"*"` leaves that check to what stands before it. `mcp` makes, of a
+    service, what answers under `/mcp`: `lambda service: McpServer(service).over_http()`.
     """
     if service is None:
         if store is None:
@@ -82,7 +86,7 @@ def asgi(
     with needing_extra():
         from holdfast.web.app import make_app
         from holdfast.web.context import Context
-    return make_app(Context(services, tokens=tokens, hosts=tuple(hosts)), pages=pages)
+    return make_app(Context(services, tokens=tokens, hosts=tuple(hosts)), pages=pages, mcp=mcp)
 
 
 def is_loopback(host: str) -> bool:

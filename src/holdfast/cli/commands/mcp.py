@@ -54,12 +54,7 @@ def mcp(session: Session, options: Options) -> None:
       holdfast mcp shop.orders:app --store postgresql://localhost/jobs
       holdfast mcp --read-only
     """
-    try:
-        from holdfast.mcp.server import McpServer
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
-            raise
-        raise ExtraMissing("holdfast mcp needs the package mcp: pip install 'holdfast[mcp]'") from None
+    mcp_server = server_class()
     from holdfast.service.service import Service
 
     if sys.stdin.isatty():
@@ -73,7 +68,18 @@ def mcp(session: Session, options: Options) -> None:
     )
     scrub = partial(_without_secrets, service)
     with scrubbed_records(scrub), logged_warnings(scrub), service:
-        anyio.run(_serve, McpServer(service, tasks=options.tasks), service)
+        anyio.run(_serve, mcp_server(service, tasks=options.tasks), service)
+
+
+def server_class() -> type[McpServer]:
+    """Return what serves models; name the extra if it is missing."""
+    try:
+        from holdfast.mcp.server import McpServer
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise ExtraMissing("holdfast mcp needs the package mcp: pip install 'holdfast[mcp]'") from None
+    return McpServer
 
 
 def _without_secrets(service: Service, value: Any) -> Any:

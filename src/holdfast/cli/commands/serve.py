@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import socket
 
     from starlette.applications import Starlette
+
+    from holdfast.service.service import Service
 
 WORKFLOWS = click.argument("workflows", metavar="[FOLDER|FILE|MODULE:APP]...", nargs=-1)
 HOST = value(
@@ -53,6 +56,8 @@ SHARED = (
         f"Tokens of callers, a line each: NAME:ROLE[@NAMESPACE] TOKEN. {TOKEN_VARIABLE} is one more, for everything.",
         type=click.Path(path_type=Path),
     ),
+    flag("--mcp", "Serve language models under /mcp as well (Model Context Protocol, streamable HTTP)."),
+    flag("--tasks", "With --mcp: let runs that take long be tasks (experimental)."),
     SHARED,
     STORE_ONLY,
     JSON,
@@ -70,6 +75,7 @@ def serve(session: Session, options: Options) -> None:
     \b
     Example:
       holdfast serve workflows/
+      holdfast serve workflows/ --mcp
       holdfast serve shop.orders:app --store postgresql://localhost/jobs --port 8080
       holdfast serve workflows/ --host 0.0.0.0 --allow-host jobs.example.org --token-file tokens
     """
@@ -80,15 +86,23 @@ def serve(session: Session, options: Options) -> None:
             f"{options.host} can be reached from other machines, and there are no tokens; give --token-file FILE with "
             f"a line such as `me:operate {new_token()}`, or set {TOKEN_VARIABLE}"
         )
-    app, listening = _app(url, options, tokens)
+    app, listening = _app(url, options, tokens, _mcp(options) if options.mcp else None)
     _serve(session, app, listening, shown_url(url), options)
+
+
+def _mcp(options: Options) -> Callable[[Service], Any]:
+    """Return what makes the server of models of a service."""
+    from holdfast.cli.commands.mcp import server_class
+
+    made = server_class()
+    return lambda service: made(service, tasks=options.tasks).over_http()
 
 
 def _namespace(url: str) -> str:
     return namespace_in(url) or wanted_namespace()
 
 
-def _app(url: str, options: Options, tokens: Tokens) -> tuple[Starlette, socket.socket]:
+def _app(url: str, options: Options, tokens: Tokens, mcp: Any = None) -> tuple[Starlette, socket.socket]:
     listening = listen(options.host, options.port)
     hosts = (*LOOPBACK, *(name.lower() for name in options.hosts))
     if options.host not in ("0.0.0.0", "::"):
@@ -101,6 +115,7 @@ def _app(url: str, options: Options, tokens: Tokens) -> tuple[Starlette, socket.
         read_only=options.read_only,
         allow_inline=options.allow_inline,
         concurrency=options.concurrency,
+        mcp=mcp,
     )
     return app, listening
 
