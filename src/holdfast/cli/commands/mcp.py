@@ -16,17 +16,11 @@ from holdfast.cli.lines import logged_warnings, scrubbed_records
 from holdfast.cli.options import STORE_ONLY, Options, flag, number
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import lasting_url
-from holdfast.errors import CONFIGURATION, HoldfastError
+from holdfast.mcp import server_class
 
 if TYPE_CHECKING:
     from holdfast.mcp.server import McpServer
     from holdfast.service.service import Service
-
-
-class ExtraMissing(HoldfastError):
-    """An optional dependency is not installed."""
-
-    exit_code = CONFIGURATION
 
 
 @command(
@@ -69,17 +63,6 @@ def mcp(session: Session, options: Options) -> None:
     scrub = partial(_without_secrets, service)
     with scrubbed_records(scrub), logged_warnings(scrub), service:
         anyio.run(_serve, mcp_server(service, tasks=options.tasks), service)
-
-
-def server_class() -> type[McpServer]:
-    """Return what serves models; name the extra if it is missing."""
-    try:
-        from holdfast.mcp.server import McpServer
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
-            raise
-        raise ExtraMissing("holdfast mcp needs the package mcp: pip install 'holdfast[mcp]'") from None
-    return McpServer
 
 
 def _without_secrets(service: Service, value: Any) -> Any:

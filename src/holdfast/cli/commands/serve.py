@@ -15,6 +15,7 @@ from holdfast.cli.options import JSON, STORE_ONLY, Options, flag, number, repeat
 from holdfast.cli.render import print_json
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import lasting_url
+from holdfast.mcp import server_class
 from holdfast.service.roles import TOKEN_VARIABLE, Caller, Tokens, new_token
 from holdfast.stores.base import namespace_in, shown_url, wanted_namespace
 from holdfast.web.serving import LOOPBACK, NotServed, asgi, is_loopback, listen, login_path
@@ -92,8 +93,6 @@ def serve(session: Session, options: Options) -> None:
 
 def _mcp(options: Options) -> Callable[[Service], Any]:
     """Return what makes the server of models of a service."""
-    from holdfast.cli.commands.mcp import server_class
-
     made = server_class()
     return lambda service: made(service, tasks=options.tasks).over_http()
 
