@@ -246,6 +246,22 @@ def test_the_state_has_reducers_and_refuses_what_cannot_be(shop: Workshop) -> No
         executor.app.invoke({**executor.initial_state({"tasks": [task("a")]}), "layr": 1})
 
 
+def test_what_a_task_says_and_streams_is_told_as_it_comes(shop: Workshop) -> None:
+    tools = Tools()
+
+    @tools.tool
+    def write(ctx: Context) -> str:
+        ctx.emit("begun")
+        ctx.stream("so ")
+        ctx.stream("far")
+        return "so far"
+
+    events = list(shop.executor(tools).execute_stream({"tasks": [task("w", "write")]}))
+    pieces = [event for event in events if event["type"] == "task_stream"]
+    assert [(event["task_id"], event["text"]) for event in pieces] == [("w", "so "), ("w", "far")]
+    assert [event["message"] for event in events if event["type"] == "task_message"] == ["begun"]
+
+
 def test_a_slow_reader_does_not_slow_the_run(shop: Workshop) -> None:
     """R0.5: the run is over, in another thread, although only one of its events was taken."""
     executor = shop.executor()
