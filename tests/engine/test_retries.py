@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, ExecutionError, Retry, RunStatus, StateInvalid, StepTimeout, clock, open_store
+from holdfast.engine.loop import GATHERING
 from holdfast.stores.base import Append, RunInfo, Store
 from holdfast.testing import skipping_time
 from tests.graphs import Heard, fan, one
@@ -116,6 +117,35 @@ def test_async_steps_are_tried_again_too() -> None:
 
     one(work, retry=Retry(delay=0.001)).compile("memory://").invoke()
     assert attempts == [1, 2, 3]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("turns", range(6))
+def test_an_attempt_that_ends_just_when_the_loop_goes_on_leaves_its_successor_alone(turns: int) -> None:
+    """The next attempt may begin before the event loop has told that the task of the last one is done."""
+    tries = 0
+
+    async def flaky(state: Any) -> dict[str, Any]:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            for _ in range(10):  # Until the execution has its sibling's result, and waits a little for this one.
+                await asyncio.sleep(0)
+            time.sleep(2 * GATHERING)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            raise ValueError("once")
+        await asyncio.sleep(0.01)
+        return {"log": ["flaky"]}
+
+    async def quick(state: Any) -> dict[str, Any]:
+        return {"log": ["quick"]}
+
+    graph = fan()
+    graph.add_node("flaky", flaky, retry=Retry(attempts=2, delay=0)).add_node("quick", quick)
+    graph.set_entry_point("flaky").set_entry_point("quick")
+
+    assert graph.compile("memory://").invoke({}).state["log"] == ["flaky", "quick"]
 
 
 def test_the_wait_between_attempts_grows(heard: Heard) -> None:

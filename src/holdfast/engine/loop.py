@@ -534,7 +534,8 @@ class Execution(StepHost):
 
     def _task_ended(self, step: str, task: asyncio.Task[None]) -> None:
         assert self._wake is not None and self._idle is not None
-        self._tasks.pop(step, None)
+        if self._tasks.get(step) is task:  # Not that of the step's next attempt.
+            del self._tasks[step]
         if not task.cancelled():
             error = task.exception()  # Asked of each task, or asyncio logs that nobody did.
             self._task_error = self._task_error or error
