@@ -129,7 +129,7 @@ def test_an_attempt_that_ends_just_when_the_loop_goes_on_leaves_its_successor_al
         nonlocal tries
         tries += 1
         if tries == 1:
-            for _ in range(10):  # Until the execution has its sibling's result, and waits a little for this one.
+            for _ in range(10):  # Until the execution has its sibling's result.
                 await asyncio.sleep(0)
             time.sleep(2 * GATHERING)
             for _ in range(turns):
