@@ -9,9 +9,10 @@ import pytest
 
 from holdfast import errors
 from holdfast.cli.errors import REMEDIES, explain_error, in_commands
-from holdfast.cli.render import OWN, json_text, place_in_code, user_trace
+from holdfast.cli.render import json_text, place_in_code
 from holdfast.errors import Remedy, RunNotFound
 from holdfast.values import step_label
+from holdfast.views.plain import OWN, user_trace
 from holdfast.views.terminal import visible
 from tests.cli.processes import CHAIN, call, write
 

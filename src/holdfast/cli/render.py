@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from holdfast.views.plain import iso, plain, size_text
+from holdfast.views.plain import OWN, iso, plain, size_text
 from holdfast.views.terminal import BOLD, PLAIN, control, count, gated_console, money, one_line, visible
 
 STATUS_STYLES = {
@@ -192,28 +192,10 @@ def print_block(title: str, text: str) -> None:
     click.echo(f"\n{title}\n{text}")
 
 
-# Tracebacks without Holdfast's own frames.
+# Where an error was raised.
 
 
-OWN = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-"""The folder of Holdfast's own code."""
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
-_FRAME = '  File "'
-
-
-def user_trace(trace: str) -> str:
-    """Return a stored traceback without Holdfast's own frames; empty if it has no others."""
-    kept: list[str] = []
-    own, others = False, False
-    for line in trace.splitlines():
-        if line.startswith(_FRAME):
-            own = line.startswith((f"{_FRAME}{OWN}", f"{_FRAME}<frozen"))
-            others = others or not own
-        elif not line.startswith("    "):
-            own = False
-        if not own:
-            kept.append(line)
-    return "\n".join(kept) if others else ""
 
 
 def place_in_code(error: BaseException | None) -> str:

@@ -24,10 +24,9 @@ from holdfast.cli.render import (
     shortened,
     spent_text,
     terminal_width,
-    user_trace,
 )
 from holdfast.values import RunStatus, readable_step
-from holdfast.views.plain import plain, preview, size_text
+from holdfast.views.plain import plain, preview, size_text, user_trace
 from holdfast.views.terminal import count, duration, one_line, visible
 from holdfast.views.timeline import commit_text, host_text, packages_text
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast import clock
@@ -26,12 +28,14 @@ from holdfast.stores.base import LAST_SEQ, RunInfo, StatusCount, count_runs
 from holdfast.values import END, START, RunStatus
 from holdfast.views import usage
 from holdfast.views.charges import row_of, rows
+from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView, checkpoint_list, latest_runs
 from holdfast.views.outlines import folded, steps_of
-from holdfast.views.plain import CODEC, ViewCodec, plain
-from holdfast.views.run_view import PauseView, RunLine, RunView, annotation_at
+from holdfast.views.plain import CODEC, Room, ViewCodec, plain, read_or_unread, user_trace
+from holdfast.views.run_view import FaultView, PauseView, RunLine, RunView, annotation_at
 from holdfast.views.runs import find_checkpoint_info, find_run_info, lines_of, run_line, run_pauses, run_view
-from holdfast.views.timeline import Timeline
+from holdfast.views.timeline import Timeline, commit_text, host_text
+from holdfast.views.waterfall import Waterfall
 from holdfast.workflows.model import json_schema
 
 MOST_LISTED = 500
@@ -179,6 +183,51 @@ class Reader:
         facts = [pause_facts(pause) for pause in pauses]
         return {**line.as_json(), "pauses": facts, "held": self._held(line), "goes_on": line.goes_on}
 
+    def overview(self, run_id: str, link: Callable[[str], str] | None = None) -> dict[str, Any]:
+        """Return what a page says of a run: large values are cut. `link` leads from the nodes of its drawing."""
+        view = self._view(run_id)
+        line = view.line
+        values = {"inputs": view.inputs or None, "output": read_or_unread(lambda: view.output)}
+        return {
+            **line.as_json(),
+            "goes_on": line.goes_on,
+            "owner": line.owner.as_json(),
+            "held": self._held(line),
+            "workflow_file": view.file,
+            "parent": view.fork,
+            "provenance": view.foreign,
+            "error": _fault(view.fault),
+            "pauses": [pause_facts(pause) for pause in view.pauses],
+            "progress": _progress(view),
+            "seconds": view.seconds,
+            "ledger": view.ledger._asdict(),
+            "checkpoints": view.checkpoints,
+            "checkpoint_id": view.checkpoint_id,
+            "bytes": view.size,
+            "refusals": view.refused,
+            "notes": [note.as_json() for said in view.annotations for note in said.notes],
+            "environment": ", ".join(filter(None, (host_text(view.facts), commit_text(view.facts)))),
+            "steps": [step.as_json() for step in view.steps],
+            "drawing": self._svg(view, link),
+            "is_known": any(offered.name == line.workflow for offered in self.catalogue.offered),
+            **{name: some(value) for name, value in values.items()},
+        }
+
+    def _svg(self, view: RunView, link: Callable[[str], str] | None) -> str:
+        states = {step.name: step.as_json() for step in view.steps}
+        return svg(view.outline, states, link=link, title=view.line.workflow) if view.outline else ""
+
+    def waterfall(self, run_id: str, first: int | None = None, limit: int = 50) -> dict[str, Any]:
+        """Return executions of steps in the order they began, from one of them on, or the last ones."""
+        info = self._info(run_id)
+        config = self.journal.load(info, ViewCodec()).run.config
+        found = Waterfall(self.journal, run_id, of_file=b"workflow_file" in config)
+        found.read()
+        total = len(found.spans)
+        start = max(0, total - _limit(limit)) if first is None else min(max(0, first), max(0, total - 1))
+        spans = [span.as_json() for span in found.spans[start : start + limit]]
+        return {"spans": spans, "first": start, "total": total, "now": clock.time()}
+
     def _held(self, line: RunLine) -> str | None:
         is_executed = line.status == RunStatus.RUNNING and not line.is_dead
         is_theirs = line.goes_on and bool(line.queue) and not is_executed
@@ -203,6 +252,54 @@ class Reader:
             "cost": cost[0].as_json() if cost else None,
             "events": events,
         }
+
+    def closeup(self, run_id: str, name: str) -> dict[str, Any]:
+        """Return what a page says of a step: its executions, its errors, what it cost; large values are cut."""
+        view = self._view(run_id)
+        found = view.step(name)
+        if found is None:
+            raise RequestInvalid(f"run {run_id!r:.200} has no step {name!r:.200}")
+        view.codec.renew()
+        cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
+        executed = Waterfall(self.journal, run_id, of_file=view.workflow_file is not None)
+        executed.read()
+        spans = [span.as_json() for span in executed.spans if span.name == name]
+        events = [each for each in self.follow(run_id).read() if _is_of(each["step"], name)]
+        before = [point for point in self.points(run_id) if name in point["next"]]
+        errors = {} if found.items is None else found.item_errors
+        return {
+            **found.as_json(),
+            "error": _fault(found.fault),
+            "output": some(found.output),
+            "errors": some(dict(itertools.islice(errors.items(), MOST_LISTED))),
+            "cost": cost[0].as_json() if cost else None,
+            "spans": spans[-MOST_LISTED:],
+            "executions": len(spans),
+            "events": events[-MOST_LISTED:],
+            "before": before[-1]["checkpoint_id"] if before else None,
+            "now": clock.time(),
+        }
+
+    def points(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the positions of all checkpoints of a run, the first saved first."""
+        info = self._info(run_id)
+        stored = self.store.checkpoints(info.run)
+        found = (CheckpointView(info.run, decode_checkpoint(info.key, each, info.run)) for each in stored)
+        return [point.as_json() for point in found][::-1]
+
+    def keys(self, run_id: str, checkpoint: str | None = None) -> list[dict[str, Any]]:
+        """Return the keys of the state of a run, now or at a checkpoint, with their values; large ones are cut."""
+        view = self._view_at(run_id, checkpoint)
+        visible = view.visible_state
+        return [{"key": key, "value": some(read_or_unread(partial(view.value, key)))} for key in visible]
+
+    def _view_at(self, run_id: str, checkpoint: str | None) -> RunView:
+        if checkpoint is None:
+            return self._view(run_id)
+        found = find_position(self.store, f"{run_id}{checkpoint}" if checkpoint[:1] == "@" else checkpoint)
+        if found.info.run != run_id:
+            raise CheckpointNotFound(f"checkpoint {checkpoint} is one of run {found.info.run!r}")
+        return run_view(self.journal, run_id, upto=found.seq)
 
     def state(
         self, run_id: str, checkpoint: str | None = None, keys: Sequence[str] | None = None
@@ -275,6 +372,22 @@ class Reader:
             if limit is not None and len(found) >= limit:
                 break
         return found
+
+    def tail(self, run_id: str, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+        """Return the last events of a run, or those before one of them, and the id that the page before ends at."""
+        if before is None:
+            end = self.follow(run_id, None).place[0], _ALL
+        else:
+            end = _read_event_id(before)
+        size = _limit(limit)
+        while True:
+            start = max(0, end[0] - size - 1)
+            found = [each for each in self.follow(run_id, start).read_until(end[0]) if _place(each) < end]
+            if len(found) > limit or not start:
+                break
+            size *= 8
+        shown = found[-limit:]
+        return {"events": shown, "before": shown[0]["id"] if len(found) > len(shown) else None}
 
     def follow(self, run_id: str, after: str | int | None = 0) -> Following:
         """Return a position in the events of a run, to read on from as the run goes on; `None` is its end now."""
@@ -366,6 +479,10 @@ class Following:
         """The run's status at that position."""
         return str(self._timeline.status)
 
+    def read_until(self, seq: int) -> Iterator[dict[str, Any]]:
+        """Yield the events up to an entry."""
+        return itertools.takewhile(lambda each: each["seq"] <= seq, self.read())
+
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the events that were stored since the last read."""
         last, number = 0, 0
@@ -374,6 +491,10 @@ class Following:
             last = each.seq
             if (each.seq, number) > self._skip:
                 yield {"id": f"{each.seq}.{number}", **each.as_json()}
+
+
+def _place(event: Mapping[str, Any]) -> tuple[int, int]:
+    return _read_event_id(event["id"])
 
 
 def _read_event_id(after: str | int) -> tuple[int, int]:
@@ -387,6 +508,20 @@ def _read_event_id(after: str | int) -> tuple[int, int]:
 def _is_of(step: str, name: str) -> bool:
     """Return whether the id of a step is one of a step with that name."""
     return "/".join(part.partition("#")[0].partition(":")[0] for part in step.split("/")) == name
+
+
+MOST_PARTS = 1_000
+"""A value of more parts (items, keys) is cut where only some of it is shown."""
+
+
+def some(value: Any) -> Any:
+    """Return a value as plain data, without what is too much to be shown at first."""
+    return plain(value, 0, Room(MOST_PARTS))
+
+
+def _fault(fault: FaultView | None) -> dict[str, Any] | None:
+    """Return why something failed, with the frames of the user's code only."""
+    return None if fault is None else {**fault.as_json(), "trace": user_trace(fault.trace)}
 
 
 def _progress(view: RunView) -> dict[str, int]:

@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import operator
+import os
 import pathlib
 import re
 import uuid
@@ -558,3 +559,26 @@ def _char(char: str) -> str:
 def type_name(value: Any) -> str:
     """Return the name of a value's type, with its module unless it is built in."""
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+# Tracebacks without Holdfast's own frames.
+
+
+OWN = f"{pathlib.Path(__file__).resolve().parents[1]}{os.sep}"
+"""The folder of Holdfast's own code."""
+_FRAME = '  File "'
+
+
+def user_trace(trace: str) -> str:
+    """Return a stored traceback without Holdfast's own frames; empty if it has no others."""
+    kept: list[str] = []
+    own, others = False, False
+    for line in trace.splitlines():
+        if line.startswith(_FRAME):
+            own = line.startswith((f"{_FRAME}{OWN}", f"{_FRAME}<frozen"))
+            others = others or not own
+        elif not line.startswith("    "):
+            own = False
+        if not own:
+            kept.append(line)
+    return "\n".join(kept) if others else ""

@@ -73,8 +73,10 @@ class Asked:
 
 
 View = Callable[[Asked], Page]
-Form = Callable[[Asked], str]
-"""What a form does; it returns the path of the page that is shown next."""
+Form = Callable[[Asked], "str | Page"]
+"""What a form does; it returns the path of the page that is shown next, or the form again with what is wrong."""
+Answering = Callable[[Asked], Awaitable[Response]]
+"""What answers a request with something that is no page: a file, a stream."""
 
 
 def segment(name: str) -> str:
@@ -143,9 +145,22 @@ class Pages:
                 target = await run_in_threadpool(act, asked)
             except HoldfastError as error:
                 return self.error(request, error)
+            if isinstance(target, Page):
+                return await run_in_threadpool(self.render, request, target, asked)
             return RedirectResponse(f"{_root(request)}{target}", 303)
 
         return Route(path, handle, methods=["POST"])
+
+    def raw(self, path: str, answer: Answering, role: str = "read") -> Route:
+        """Return a route that answers with something else than a page, after the caller's role was checked."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await answer(self._asked(request, role))
+            except HoldfastError as error:
+                return self.error(request, error)
+
+        return Route(path, handle, methods=["GET"])
 
     def _asked(self, request: Request, role: str, form: Mapping[str, str] | None = None) -> Asked:
         caller = self._context.require(request, role)
