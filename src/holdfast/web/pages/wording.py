@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -137,6 +138,11 @@ def short_url(url: str) -> str:
     return f"{kind}: {rest.rpartition('@')[2].rpartition('/')[2] or rest}" if rest else url
 
 
+def mark(name: str) -> str:
+    """Return the id of an element for a name, whatever signs that has."""
+    return f"m{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
 def tidy(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts without those that are empty."""
     return {name: value for name, value in facts.items() if value not in (None, "", [], {}, ())}
@@ -147,6 +153,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "clock_time": clock_time,
     "iso": lambda at: "" if (found := read_time(at)) is None else found.isoformat(timespec="milliseconds"),
     "lasted": lasted,
+    "mark": mark,
     "money": money,
     "one_line": one_line,
     "shown": shown,

@@ -11,8 +11,9 @@
     const now = Date.now();
     for (const element of document.querySelectorAll("[data-every]")) {
       const last = Number(element.dataset.at || 0);
-      if (!last) element.dataset.at = String(now);
-      else if (now - last >= Number(element.dataset.every)) refresh(element);
+      if (last && now - last < Number(element.dataset.every)) continue;
+      element.dataset.at = String(now);
+      if (last) refresh(element);
     }
   }, 250);
 
