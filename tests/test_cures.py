@@ -24,6 +24,7 @@ from holdfast import (
     ForeignRun,
     HoldfastError,
     RunExists,
+    RunPaused,
     Send,
     StateGraph,
     append,
@@ -81,6 +82,7 @@ ELSEWHERE = {
     ("fleet/schedules.py", "list_schedules"): "tests/cli/test_fleet_commands.py",
     ("fleet/schedules.py", "replace_schedule"): "tests/cli/test_fleet_commands.py",
     ("errors.py", "plan"): "tests/engine/test_resume_plan.py",
+    ("mcp/server.py", "list_workflows"): "tests/mcp/test_mcp.py: an unknown workflow",
     ("service/catalogue.py", "list_workflows"): "tests/service/test_service.py",
     ("service/service.py", "list_workflows"): "tests/service/test_service.py",
     ("service/service.py", "answer"): "tests/service/test_service.py",
@@ -398,9 +400,8 @@ def a_fork_of_a_python_run(bench: Bench) -> None:
         assert eval(call[2], {"app": app, "fork": fork}).status == "completed"
 
 
-@cures("cli/targets.py", "app.resume", "list_runs")
+@cures("cli/targets.py", "list_runs")
 @cures("views/run_view.py", "app.resume", "holdfast resume")
-@cures("cli/commands/doctor.py", "app.resume", "holdfast resume")
 def a_python_run_on_the_command_line(bench: Bench) -> None:
     app = chain("a", "b", name="py").compile(bench.url, interrupt_before=["b"])
     app.invoke(run_id="r")
@@ -876,6 +877,82 @@ def an_item_has_no_checkpoint_of_its_own(bench: Bench) -> None:
         told = bench.holdfast("fork", f"items@{place}", code=1)
         assert "completed" in bench.paste(told, "holdfast fork")
         assert "reused 0 steps and 2 items" in bench.paste(told, "holdfast rerun")
+
+
+@cures("functions/calls.py", "rerun")
+def a_step_of_a_function_with_other_arguments(bench: Bench) -> None:
+    now, is_down = ["a"], True
+
+    @holdfast.step
+    def fetch(name: str) -> str:
+        return name.upper()
+
+    @holdfast.workflow(store=bench.url)
+    def report() -> str:
+        found = fetch(now[0])
+        if is_down:
+            raise ConnectionError("down")
+        return found
+
+    failed(lambda: report.run(run_id="r"))
+    now[0], is_down = "b", False
+    told = failed(lambda: report.run(run_id="r"))
+    rerun = followed(told, report.app, "app.rerun(")
+    assert report.run(run_id=rerun.run_id) == "B"
+
+
+@cures("functions/workflows.py", "answer", "resume")
+def a_function_that_waits(bench: Bench) -> None:
+    @holdfast.workflow(store=bench.url)
+    def asking() -> str:
+        return str(holdfast.ask("Publish?", choices=["yes", "no"]))
+
+    told = failed(lambda: asking.run(run_id="r"), RunPaused)
+    call = told[told.index("app.answer(") :].replace("…", "'yes'")
+    eval(call, {"app": asking.app})
+    assert asking.run(run_id="r") == "yes"
+
+    is_pausing = True
+
+    @holdfast.workflow(store=bench.url)
+    def paused() -> int:
+        if is_pausing:
+            paused.app.pause("p")
+        return one()
+
+    @holdfast.step
+    def one() -> int:
+        return 1
+
+    told = failed(lambda: paused.run(run_id="p"), RunPaused)
+    is_pausing = False
+    assert followed(told, paused.app, "app.resume(").status == "completed"
+    assert paused.run(run_id="p") == 1
+
+
+@cures("functions/checks.py", "holdfast.sleep", "holdfast.ask")
+def a_function_that_does_by_itself_what_is_to_be_recorded(bench: Bench) -> None:
+    module = """
+import time
+from holdfast import workflow
+
+@workflow
+def wait() -> str:
+    time.sleep(0)
+    return "yes"
+
+@workflow
+def talk() -> str:
+    return input("Go on?")
+"""
+    (bench.folder / "program.py").write_text(module)
+    told = bench.holdfast("validate", "program:wait", "program:talk", "--strict", code=None)
+    for named, do in (("holdfast.sleep()", "time.sleep(0)"), ("holdfast.ask()", 'input("Go on?")')):
+        assert named in told
+        module = module.replace(do, named.replace("()", "(0)" if "sleep" in named else '("Go on?")'))
+    (bench.folder / "program.py").write_text(module.replace("import time", "import holdfast"))
+    told = call(bench.folder, "validate", "program:wait", "program:talk").stdout
+    assert "holdfast.sleep" not in told and "holdfast.ask" not in told
 
 
 def _changed_by_hand(bench: Bench, run: str, change: Callable[[dict[Any, Any]], object], *, code: int) -> str:

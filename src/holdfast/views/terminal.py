@@ -20,7 +20,8 @@ _HIDDEN = re.compile(
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 _CONTROL = re.compile(r"\r?(?:\x1b\[[0-9;]*[A-Za-z])*")
-BOLD, RED, PLAIN, CLEAR_LINE = "\x1b[1m", "\x1b[31m", "\x1b[0m", "\r\x1b[K"
+BOLD, DIM, RED, GREEN, CYAN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
+PLAIN, CLEAR_LINE = "\x1b[0m", "\r\x1b[K"
 
 
 def visible(text: str) -> str:

@@ -15,9 +15,7 @@ from holdfast.cli.render import is_terminal
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import lasting_url
 from holdfast.demo import CALLED, DONE, KILLED, STEPS, DemoReport, Scene, play
-from holdfast.views.terminal import BOLD, CLEAR_LINE, PLAIN, RED, control
-
-_GREEN, _CYAN, _DIM = "\x1b[32m", "\x1b[36m", "\x1b[2m"
+from holdfast.views.terminal import BOLD, CLEAR_LINE, CYAN, DIM, GREEN, PLAIN, RED, control
 
 
 @command(
@@ -71,15 +69,15 @@ class Screen:
         elif scene.what == CALLED:
             if self._killed and self._kept == len(STEPS):
                 self._kept = STEPS.index(scene.step)
-                self.line(f"  1-{self._kept}  finished before, not run again", _DIM)
+                self.line(f"  1-{self._kept}  finished before, not run again", DIM)
             if self._is_live:
-                self._step(scene.step, "…", "running", _CYAN)
+                self._step(scene.step, "…", "running", CYAN)
                 sys.stdout.flush()
         else:
             if self._is_live:
                 control(CLEAR_LINE)
             if scene.what == DONE:
-                self._step(scene.step, "✓", "done", _GREEN)
+                self._step(scene.step, "✓", "done", GREEN)
             else:
                 self._killed = True
                 self._step(scene.step, "✗", f"killed: SIGKILL to process {scene.process}", RED)
@@ -109,8 +107,8 @@ class Screen:
         self.line()
         self.line("Next:", BOLD)
         for text, about in _next_lines(report):
-            self.line(f"  # {about}", _DIM)
-            self.line(f"  {text}", _CYAN)
+            self.line(f"  # {about}", DIM)
+            self.line(f"  {text}", CYAN)
 
 
 def _next_lines(report: DemoReport) -> list[tuple[str, str]]:
