@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast import END, START, ExecutionError, StateGraph, clock
+from holdfast.journal.checkpoint_ids import new_run_key
 from holdfast.service import Service
+from holdfast.stores.base import Append
 from holdfast.web import asgi
-from tests.web.browser import WAIT, chromium, listen_to_console, served
+from tests.web.browser import WAIT, chromium, listen_to_console, served, violations
 
 expect.set_options(timeout=WAIT)
 
 
+def spend(state: Any, ctx: Any) -> dict[str, Any]:
+    """Spend two dollars on one model in an attempt that fails, or three on another."""
+    if state["fails"]:
+        ctx.spend("small", input_tokens=10, output_tokens=1, cost=2.0)
+        raise RuntimeError("no paper")
+    ctx.spend("large", input_tokens=1_000, output_tokens=100, cost=3.0)
+    return {"done": True}
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Service:
-    return Service(f"sqlite:///{tmp_path_factory.mktemp('store') / 'runs.db'}", [folder])
+    made = Service(f"sqlite:///{tmp_path_factory.mktemp('store') / 'runs.db'}", [folder])
+    graph = StateGraph(dict, name="paid").add_node("spend", spend)
+    app = graph.add_edge(START, "spend").add_edge("spend", END).compile(made.store)
+    app.invoke({"fails": False}, run_id="paid-today")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "time", lambda now=clock.time: now() - 10 * 86_400)
+        with pytest.raises(ExecutionError):
+            app.invoke({"fails": True}, run_id="paid-before")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +85,59 @@ def test_a_run_is_started_with_a_form_that_tells_what_is_wrong(page: Page, servi
     expect(page.get_by_role("alert")).to_contain_text("run 'from the page' exists")
     expect(page.get_by_label("name (needed)")).to_have_value("<b>Ada</b>\nand Grace")
     expect(page.get_by_label("times")).to_have_value("1")
+
+
+def cells(page: Page, table: str) -> list[list[str]]:
+    rows = page.get_by_role("table", name=table).locator("tbody tr").all()
+    return [[text.strip() for text in row.locator("th, td").all_inner_texts()] for row in rows]
+
+
+def test_costs_are_added_up_by_day_workflow_and_model(page: Page) -> None:
+    page.goto("/costs")
+    assert [row[:2] for row in cells(page, "Cost by workflow") if row[1] != "$0"] == [["paid", "$5.00"]]
+    assert [row[:3] for row in cells(page, "Cost by model")] == [
+        ["large", "$3.00", "1"],
+        ["small", "$2.00", "1"],
+    ]
+    assert [row[-1] for row in cells(page, "Cost by model")] == ["–", "$2.00"]
+    chart = page.get_by_role("img", name="Cost by day")
+    assert chart.locator("g").count() == 11 and chart.locator(".lost").count() == 1
+    page.get_by_role("link", name="7 days").click()
+    page.get_by_role("link", name="Tokens").click()
+    assert [row[:2] for row in cells(page, "Tokens by model")] == [["large", "1,100"]]
+    page.get_by_label("Since (UTC)").fill("2001-01-01T00:00")
+    page.get_by_label("until").fill("2001-01-02T00:00")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("Nothing was used in this time.")).to_be_visible()
+
+
+def test_the_fleet_is_live_and_the_store_is_checked(page: Page, service: Service) -> None:
+    page.goto("/fleet")
+    expect(page.get_by_text("This server executes up to 3 runs at once.")).to_be_visible()
+    service.execute("greet", {"name": "you"}, queue="nightly", delay=3600, run_id="planned")
+    expect(page.get_by_role("rowheader", name="nightly")).to_be_visible()
+    page.goto("/store")
+    page.get_by_role("button", name="Check the newest runs").click()
+    expect(page.get_by_role("status")).to_contain_text("runs checked, all of the store: intact.")
+    info = service.store.runs(run="paid-before")[0]
+    damaged = replace(info, run="damaged", key=new_run_key())
+    [entry] = service.store.read("paid-before", upto=1)
+    assert service.store.commit([Append("damaged", 0, [entry], damaged)]) == [None]
+    page.get_by_role("button", name="Check the newest runs").click()
+    expect(page.get_by_role("status")).to_contain_text("1 of")
+    expect(page.get_by_role("link", name="damaged", exact=True)).to_be_visible()
+    service.store.delete("damaged")
+
+
+PATHS = ("/workflows", "/workflows/greet", "/costs", "/costs?days=1&by=time", "/fleet", "/store")
+
+
+def test_pages_are_accessible_and_fit_phones(browser: Browser, address: str) -> None:
+    for scheme, width in (("light", 1280), ("dark", 360)):
+        size: Any = {"width": width, "height": 800}
+        page = browser.new_page(base_url=address, color_scheme=scheme, viewport=size)  # type: ignore[arg-type]
+        for path in PATHS:
+            page.goto(path)
+            assert violations(page) == [], (path, scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        page.context.close()

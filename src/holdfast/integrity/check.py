@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from holdfast import clock
 from holdfast.engine.commands.inbox import UNREADABLE, open_message
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError, Remedy, RunNotFound, problem_of
 from holdfast.integrity.report import Damage, Part, Progress, RunReport, StoreReport, Stretch
@@ -508,17 +509,41 @@ def check_store(
                 medium += _lasting_problems(inspector)
             except HoldfastError as error:
                 medium.append(problem_of(error))
-        found = []
-        for number, info in enumerate(infos):
-            if progress is not None:
-                progress(number, len(infos), info.run)
-            try:
-                checked = check_run(journal, inspector, info.run)
-                found += [checked.report] if checked is not None else []
-            except Exception as error:  # Whatever is in a damaged store, the other runs are checked.
-                found.append(_unchecked(info, error))
+        found = _reports(journal, inspector, infos, progress)
         leftovers = tuple(inspector.leftovers()) if runs is None else ()
     return StoreReport(store.url, tuple(found), tuple(dict.fromkeys(medium)), leftovers)
+
+
+def check_runs(
+    store: Store, infos: Sequence[RunInfo], *, seal: Seal | None = None, seconds: float
+) -> list[RunReport]:
+    """Verify some runs, as many as can be in so many seconds, in this order; nothing else is looked at."""
+    end = clock.monotonic() + seconds
+
+    def is_over(number: int, total: int, run: str) -> bool:
+        return clock.monotonic() > end
+
+    with inspecting(store) as inspector:
+        return _reports(Journal(store, seal), inspector, infos, is_over)
+
+
+def _reports(
+    journal: Journal,
+    inspector: Inspector,
+    infos: Sequence[RunInfo],
+    progress: Callable[[int, int, str], object] | None,
+) -> list[RunReport]:
+    """Verify one run after the other, until `progress` returns `True`."""
+    found = []
+    for number, info in enumerate(infos):
+        if progress is not None and progress(number, len(infos), info.run) is True:
+            break
+        try:
+            checked = check_run(journal, inspector, info.run)
+            found += [checked.report] if checked is not None else []
+        except Exception as error:  # Whatever is in a damaged store, the other runs are checked.
+            found.append(_unchecked(info, error))
+    return found
 
 
 def _lasting_problems(inspector: Inspector) -> list[str]:

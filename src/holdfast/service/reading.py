@@ -18,16 +18,16 @@ from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_f
 from holdfast.errors import INVALID, CheckpointNotFound, HoldfastError
 from holdfast.fleet.queues import held_back, is_postgres, queue_lines
 from holdfast.fleet.schedules import Schedules
-from holdfast.integrity.check import check_store
+from holdfast.integrity.check import check_runs, check_store
 from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.journal import Journal, unknown_run
 from holdfast.service import catalogue
 from holdfast.service.catalogue import Catalogue
 from holdfast.state.state import state_view
-from holdfast.stores.base import LAST_SEQ, RunInfo, StatusCount, count_runs
+from holdfast.stores.base import LAST_SEQ, Footprint, Measured, RunInfo, StatusCount, count_runs
 from holdfast.values import END, START, RunStatus
 from holdfast.views import usage
-from holdfast.views.charges import row_of, rows
+from holdfast.views.charges import BY, row_of, rows
 from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView, checkpoint_list, latest_runs
 from holdfast.views.outlines import folded, steps_of
@@ -63,6 +63,7 @@ class Reader:
     def __init__(self, journal: Journal, workflows: Catalogue) -> None:
         self.journal, self.store, self.catalogue = journal, journal.store, workflows
         self._counted: tuple[float, dict[str, StatusCount]] = (float("-inf"), {})
+        self._charges = usage.KnownCharges(journal)
 
     # Workflows.
 
@@ -413,24 +414,34 @@ class Reader:
 
     def costs(self, by: str = "workflow", since: float | None = None) -> dict[str, Any]:
         """Return what the latest runs used, by workflow, model, run, step or day."""
-        if by not in ("workflow", "model", "run", "step", "day"):
+        if by not in BY:
             raise RequestInvalid(f"costs are added up by workflow, model, run, step or day, not {by!r:.80}")
-        infos = self.store.runs(since=since, limit=MOST_COSTED)
-        unread: list[str] = []
-        charges = list(
-            usage.charges_of(
-                self.journal,
-                [info.run for info in infos],
-                since=since,
-                unreadable=lambda run, error: unread.append(run),
-            )
-        )
+        found = self.all_costs((by,), since)
         return {
             "by": by,
+            "runs": found["runs"],
+            "total": found["total"],
+            "rows": found[by],
+            "unreadable": found["unreadable"],
+        }
+
+    def all_costs(
+        self, kinds: Sequence[str], since: float | None = None, until: float | None = None
+    ) -> dict[str, Any]:
+        """Return what the latest runs used in a time, added up in several ways at once."""
+        infos = self.store.runs(since=since, limit=MOST_COSTED)
+        every, unreadable = self._charges.of(infos)
+        charges = [
+            charge
+            for charge in every
+            if (since is None or charge.at >= since) and (until is None or charge.at < until)
+        ]
+        return {
             "runs": len(infos),
+            "is_all": len(infos) < MOST_COSTED,
             "total": row_of("total", charges).as_json(),
-            "rows": [row.as_json() for row in rows(charges, by)][:MOST_LISTED],
-            "unreadable": unread,
+            "unreadable": unreadable,
+            **{by: [row.as_json() for row in rows(charges, by)][:MOST_LISTED] for by in kinds},
         }
 
     def cost(self, run_id: str) -> dict[str, Any]:
@@ -455,6 +466,25 @@ class Reader:
     def fsck(self) -> dict[str, Any]:
         """Return whether the runs of the store are intact."""
         return check_store(self.store, seal=self.journal.seal).as_json()
+
+    def check_latest(self, limit: int = MOST_LISTED, seconds: float = 5.0) -> dict[str, Any]:
+        """Return whether the latest runs are intact: as many as can be checked in so many seconds."""
+        infos, begun = self.store.runs(limit=_limit(limit)), clock.monotonic()
+        reports = check_runs(self.store, infos, seal=self.journal.seal, seconds=seconds)
+        return {
+            "checked": len(reports),
+            "is_all": len(reports) == len(infos) < limit,
+            "seconds": clock.monotonic() - begun,
+            "entries": sum(report.entries for report in reports),
+            "checkpoints": sum(report.checkpoints for report in reports),
+            "damaged": [report.as_json() for report in reports if not report.is_fine],
+        }
+
+    def footprint(self) -> dict[str, Any]:
+        """Return the kind of the store, its version and its size on disk, where these are known."""
+        known = self.store.footprint() if isinstance(self.store, Measured) else None
+        kind, _, schema, size = known or Footprint(self.store.url.partition(":")[0], "")
+        return {"kind": kind, "schema": schema, "disk_bytes": size}
 
 
 _ALL = 1 << 40

@@ -170,6 +170,11 @@ class Service(Reader):
         self.close()
 
     @property
+    def concurrency(self) -> int:
+        """How many runs a worker of this process executes at once."""
+        return self._concurrency
+
+    @property
     def has_worker(self) -> bool:
         """Whether a worker of this process executes runs."""
         return any(thread.is_alive() and not worker.is_stopping for worker, thread in self._workers)

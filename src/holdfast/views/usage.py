@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.errors import CodecError, CorruptJournal, HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import Spending
+from holdfast.stores.base import RunInfo
 from holdfast.stores.inspection import repaired_as
 from holdfast.values import RunStatus
 from holdfast.views.charges import Charge, Portion, Row, row_of, rows, total
@@ -132,3 +135,52 @@ def charges_of(
         for charge in charges:
             if since is None or charge.at >= since:
                 yield charge
+
+
+MOST_CHARGES = 200_000
+"""How many charges are remembered; of more, the runs that were asked for longest ago are read again."""
+
+
+class KnownCharges:
+    """What runs have used up, each read from its journal once, and again when the run has gone on."""
+
+    def __init__(self, journal: Journal, most: int = MOST_CHARGES) -> None:
+        self._journal, self._most, self._lock = journal, most, threading.Lock()
+        self._known: OrderedDict[bytes, tuple[object, tuple[Charge, ...] | None]] = OrderedDict()
+        self._size = 0
+
+    def of(self, infos: Sequence[RunInfo]) -> tuple[list[Charge], list[str]]:
+        """Return the charges of runs, and the runs that cannot be read."""
+        found: list[Charge] = []
+        unreadable = []
+        for info in infos:
+            charges = self._of(info)
+            if charges is None:
+                unreadable.append(info.run)
+            else:
+                found += charges
+        return found, unreadable
+
+    def _of(self, info: RunInfo) -> tuple[Charge, ...] | None:
+        version = info.run, info.status, info.updated_at, info.origin
+        with self._lock:
+            if info.key in self._known and self._known[info.key][0] == version:
+                self._known.move_to_end(info.key)
+                return self._known[info.key][1]
+        unread: list[str] = []
+        charges = tuple(
+            charges_of(self._journal, [info.run], unreadable=lambda run, error: unread.append(run))
+        )
+        kept = None if unread else charges
+        if info.status not in (RunStatus.QUEUED, RunStatus.RUNNING):
+            self._keep(info.key, version, kept)
+        return kept
+
+    def _keep(self, key: bytes, version: object, charges: tuple[Charge, ...] | None) -> None:
+        with self._lock:
+            before = self._known.pop(key, (None, None))[1]
+            self._known[key] = version, charges
+            self._size += len(charges or ()) - len(before or ())
+            while self._size > self._most and len(self._known) > 1:
+                _, (_, dropped) = self._known.popitem(last=False)
+                self._size -= len(dropped or ())

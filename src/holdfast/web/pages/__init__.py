@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from holdfast.web.context import Context
-from holdfast.web.pages import runs, workflows
+from holdfast.web.pages import costs, fleet, runs, workflows
 from holdfast.web.pages.rendering import Pages
 from holdfast.web.pages.statics import static_route
 
@@ -13,4 +13,11 @@ from holdfast.web.pages.statics import static_route
 def page_routes(context: Context) -> list[BaseRoute]:
     """Return the routes of all pages and of the files that they load."""
     pages = Pages(context)
-    return [static_route(), *pages.routes(), *runs.routes(pages), *workflows.routes(pages)]
+    return [
+        static_route(),
+        *pages.routes(),
+        *runs.routes(pages),
+        *workflows.routes(pages),
+        *costs.routes(pages),
+        *fleet.routes(pages),
+    ]

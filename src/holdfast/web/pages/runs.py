@@ -31,8 +31,8 @@ def show_runs(asked: Asked) -> Page:
         workflow=given.get("workflow"),
         tag=given.get("tag"),
         text=given.get("text"),
-        since=_time("since", given),
-        until=_time("until", given),
+        since=given_time("since", given),
+        until=given_time("until", given),
         limit=ON_A_PAGE,
         cursor=cursor,
         counts=True,
@@ -54,7 +54,7 @@ def show_runs(asked: Asked) -> Page:
     return Page("runs.html", "Runs", facts)
 
 
-def _time(name: str, given: Mapping[str, str]) -> float | None:
+def given_time(name: str, given: Mapping[str, str]) -> float | None:
     """Return a time that a filter gives, as `2026-11-18T10:30` or `2026-11-18`, in UTC."""
     text = given.get(name)
     if text is None:
