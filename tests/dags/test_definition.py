@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any
 
 import pytest
 
 from holdfast.dags import ControlledExecutor, DAGInvalid, Tools
-from holdfast.dags.definition import layers, read_dag, resolve
+from holdfast.dags.definition import ERROR, layers, read_dag, resolve
+from holdfast.dags.planning import Board
 from holdfast.errors import HoldfastError
+
+REF = {"$ref": "tasks.t0.result"}
 
 
 def tools() -> Tools:
@@ -185,6 +190,53 @@ def test_data_of_strangers_is_bounded() -> None:
     assert len(problems(*[{"id": f"t{number}", "tool": "no"} for number in range(5000)])) <= 101
     ring = [task(f"t{number}", f"t{(number + 1) % 9000}") for number in range(9000)]
     assert len(problems(*ring)) == 1
+
+
+HUGE = {
+    "references behind long ways": [
+        task(f"t{n}", *(f"t{other}" for other in range(max(0, n - 20), n)), x=REF if n else 0)
+        for n in range(1500)
+    ],
+    "unknown tasks": [task(f"t{n}", *(f"t{n}x{other}" for other in range(50))) for n in range(300)],
+    "cycles": [task(f"t{n}", f"t{n ^ 1}") for n in range(6000)],
+    "unknown fields": [{"id": "a", "tool": "anything", **{f"f{n}": 1 for n in range(50_000)}}],
+}
+
+
+@pytest.mark.no_cover  # Calls are counted here, and only one at a time can do that.
+@pytest.mark.parametrize("name", HUGE)
+def test_checking_a_dag_takes_work_in_proportion_to_it(name: str) -> None:
+    """None of them has more than 50,000 tasks, dependencies and fields."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += 1
+        assert calls < 2_000_000, "the work grows faster than the DAG"
+
+    sys.setprofile(count)
+    try:
+        with contextlib.suppress(DAGInvalid):
+            read_dag({"tasks": HUGE[name]}, tools())
+    finally:
+        sys.setprofile(None)
+
+
+def test_of_a_long_way_to_a_failed_task_every_task_is_looked_at_once() -> None:
+    """The tasks stand in the order in which each pass over all of them would find only one."""
+    tasks = read_dag({"tasks": [task(f"t{n}", f"t{n + 1}") for n in range(3000)] + [task("t3000")]}, tools())
+    looked: list[str] = []
+
+    class Counting(Board):
+        def status(self, name: str) -> str:
+            looked.append(name)
+            return super().status(name)
+
+    board = Counting(tasks, {"t3000": ERROR}, 1, tools())
+    board.fail_dependents()
+
+    assert set(board.statuses.values()) == {ERROR} and len(board.statuses) == 3001
+    assert len(looked) < 4 * len(tasks)
 
 
 class TestTools:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, ClassVar, Protocol
 
 from holdfast.errors import INVALID, HoldfastError, suggestion
@@ -121,11 +122,12 @@ def _read_task(data: Any, where: str, tools: Mapping[str, Signature], problems: 
         return None
     where = f"task {name!r}"
     before = len(problems)
-    problems += [
+    unknown = (
         f"{where}: unknown field {key!r:.80}{suggestion(_snake(str(key)), _FIELDS)}"
         for key in data
         if key not in _FIELDS
-    ]
+    )
+    problems += islice(unknown, MOST_PROBLEMS)
     for key, (must, fits) in _MUST.items():
         if data.get(key) is not None and not fits(data[key]):
             problems.append(f"{where}: {key!r} must be {must}, not {data[key]!r:.80}")
@@ -137,8 +139,8 @@ def _read_task(data: Any, where: str, tools: Mapping[str, Signature], problems: 
         # Dependents of this task shall not also be reported.
         return Task(name, "", {}, _names(data.get("depends_on")))
     arguments = data.get("arguments") or {}
-    problems += [f"{where}: {problem}" for problem in _argument_problems(arguments)]
-    problems += [f"{where}: {problem}" for problem in tools[str(tool)].problems(arguments)]
+    wrong = chain(_argument_problems(arguments), tools[str(tool)].problems(arguments))
+    problems += [f"{where}: {problem}" for problem in islice(wrong, MOST_PROBLEMS)]
     return Task(
         name,
         str(tool),
@@ -193,19 +195,17 @@ def check(tasks: Mapping[str, Task], known: Iterable[str] = ()) -> list[str]:
     """
     known = {*known}
     ids = {*tasks, *known}
-    problems = []
+    cycles = (f"the tasks depend on each other in a cycle: {' -> '.join(cycle)}" for cycle in _cycles(tasks))
+    found = list(islice(chain(_unknown(tasks, ids), cycles), MOST_PROBLEMS))
+    return found or list(islice(_reference_problems(tasks, known), MOST_PROBLEMS))
+
+
+def _unknown(tasks: Mapping[str, Task], ids: Collection[str]) -> Iterator[str]:
     for task in tasks.values():
         for name in task.depends_on:
             if name not in ids:
                 near = suggestion(name, ids)
-                problems.append(f"task {task.id!r} depends on {name!r}, which is no task of the DAG{near}")
-    problems += [
-        f"the tasks depend on each other in a cycle: {' -> '.join(cycle)}" for cycle in _cycles(tasks)
-    ]
-    if not problems:
-        for task in tasks.values():
-            problems += _reference_problems(task, tasks, known)
-    return problems[:MOST_PROBLEMS]
+                yield f"task {task.id!r} depends on {name!r:.80}, which is no task of the DAG{near}"
 
 
 def layers(tasks: Mapping[str, Task]) -> list[list[str]]:
@@ -213,44 +213,60 @@ def layers(tasks: Mapping[str, Task]) -> list[list[str]]:
 
     Tasks of a cycle are in none.
     """
-    waits = {name: {other for other in task.depends_on if other in tasks} for name, task in tasks.items()}
-    after: dict[str, list[str]] = {}
-    for name, others in waits.items():
-        for other in others:
-            after.setdefault(other, []).append(name)
-    found = []
-    ready = [name for name, others in waits.items() if not others]
-    while ready:
-        found.append(ready)
-        following = []
-        for name in ready:
-            for other in after.get(name, ()):
-                waits[other].discard(name)
-                if not waits[other]:
-                    following.append(other)
-        ready = following
-    return found
+    return list(_Waiting(tasks).layers())
+
+
+class _Waiting:
+    """Tasks that wait for others, of which those are taken out that wait for none any more."""
+
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
+        self.waits = {
+            name: dict.fromkeys(other for other in task.depends_on if other in tasks)
+            for name, task in tasks.items()
+        }
+        self._after: dict[str, list[str]] = {}
+        for name, others in self.waits.items():
+            for other in others:
+                self._after.setdefault(other, []).append(name)
+
+    def layers(self) -> Iterator[list[str]]:
+        """Take out layer by layer; what remains waits for tasks of cycles."""
+        ready = [name for name, others in self.waits.items() if not others]
+        while ready:
+            yield ready
+            ready = self.take(ready)
+
+    def take(self, names: Iterable[str]) -> list[str]:
+        """Take tasks out, and return those that wait for none any more."""
+        found: list[str] = []
+        for name in names:
+            del self.waits[name]
+        for name in names:
+            for other in self._after.get(name, ()):
+                if other in self.waits:
+                    del self.waits[other][name]
+                    if not self.waits[other]:
+                        found.append(other)
+        return found
 
 
 def _cycles(tasks: Mapping[str, Task]) -> Iterator[list[str]]:
     """Yield cycles until none is left, each from a task back to itself; no task is in two."""
-    left = dict(tasks)
-    while left:
-        for layer in layers(left):
-            for name in layer:
-                del left[name]
-        if not left:
-            return
+    left = _Waiting(tasks)
+    for _ in left.layers():
+        pass
+    while left.waits:
         # Every task that is left waits for one that is left, so following them leads around a cycle.
         path: dict[str, None] = {}
-        name = next(iter(left))
+        name = next(iter(left.waits))
         while name not in path:
             path[name] = None
-            name = next(other for other in left[name].depends_on if other in left)
+            name = next(iter(left.waits[name]))
         cycle = list(path)[list(path).index(name) :]
         yield [*cycle, name]
-        for each in cycle:
-            del left[each]
+        free = left.take(cycle)
+        while free:
+            free = left.take(free)
 
 
 # References: `{"$ref": "tasks.fetch.result.items.0"}` and `{"$ref": "context.user"}` in arguments.
@@ -317,25 +333,27 @@ def _argument_problems(arguments: Mapping[str, Any]) -> Iterator[str]:
             yield f"argument {name!r}: write {instead} instead of {value!r:.80}"
 
 
-def _reference_problems(task: Task, tasks: Mapping[str, Task], known: Collection[str]) -> Iterator[str]:
-    try:
-        found = list(references(task.arguments))
-    except (ValueError, TypeError):
-        return
-    named = {each.task: each for each in found if each.task and each.task not in known}
-    if not named:
-        return
-    waited: set[str] = set()
-    open_ids = list(task.depends_on)
-    while open_ids:
-        name = open_ids.pop()
-        if name not in waited:
-            waited.add(name)
-            open_ids += tasks[name].depends_on if name in tasks else ()
-    for name, reference in named.items():
-        if name not in waited:
-            near = "add it to 'depends_on'" if name in tasks else "there is no such task"
-            yield f"task {task.id!r} refers to {reference.text!r} and does not depend on {name!r}; {near}"
+def _reference_problems(tasks: Mapping[str, Task], known: Collection[str]) -> Iterator[str]:
+    """Yield what refers to tasks that are not waited for, directly or not; the tasks have no cycles."""
+    bits = {name: 1 << number for number, name in enumerate(tasks)}
+    waited: dict[str, int] = {}
+    for name in chain.from_iterable(layers(tasks)):
+        waited[name] = 0
+        for other in tasks[name].depends_on:
+            if other in tasks:
+                waited[name] |= bits[other] | waited[other]
+    for task in tasks.values():
+        try:
+            found = list(references(task.arguments))
+        except (ValueError, TypeError):
+            continue
+        named = {each.task: each for each in found if each.task and each.task not in known}
+        for name, reference in named.items():
+            if not waited[task.id] & bits.get(name, 0):
+                near = "add it to 'depends_on'" if name in tasks else "there is no such task"
+                yield (
+                    f"task {task.id!r} refers to {reference.text!r} and does not depend on {name!r}; {near}"
+                )
 
 
 class Unresolved(HoldfastError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -254,15 +254,16 @@ class Board:
 
     def fail_dependents(self) -> None:
         """Let tasks fail that wait, directly or not, for one that failed."""
-        waiting = self.remaining()
-        found = ERROR in self.statuses.values()
-        while found:
-            found = False
-            for task in waiting:
-                failed = [name for name in task.depends_on if self.status(name) == ERROR]
-                if failed and self.status(task.id) == PENDING:
-                    self.end(task, ERROR, f"Dependency task {failed[0]} failed")
-                    found = True
+        failed = [name for name, status in self.statuses.items() if status == ERROR]
+        after: dict[str, list[Task]] = {}
+        for task in self.remaining() if failed else ():
+            for name in task.depends_on:
+                after.setdefault(name, []).append(task)
+        for name in failed:
+            for task in after.get(name, ()):
+                if self.status(task.id) == PENDING:
+                    self.end(task, ERROR, f"Dependency task {name} failed")
+                    failed.append(task.id)
 
     def ready(self) -> list[Task]:
         """Return the tasks of the next layer."""
@@ -308,12 +309,12 @@ class Board:
 
     def _inject(self, decision: Mapping[str, Any]) -> Tasks:
         """Return the DAG with further tasks."""
-        added = self._read(decision, [*self.tasks])
+        added = self._read(decision, self.tasks)
         return {**self.tasks, **added}
 
     def _replan(self, decision: Mapping[str, Any]) -> Tasks:
         """Return the DAG with these tasks in place of all that have not begun; one that failed may run again."""
-        fixed = [name for name in self.tasks if self.status(name) in (*LEADS_ON, RUNNING)]
+        fixed = {name for name in self.tasks if self.status(name) in (*LEADS_ON, RUNNING)}
         added = self._read(decision, fixed)
         kept = {name: task for name, task in self.tasks.items() if self.status(name) != PENDING}
         return {**kept, **added}
@@ -328,7 +329,7 @@ class Board:
         data = {**self.tasks[name].data(), "arguments": decision["arguments"]}
         return {**self.tasks, **self._read({"action": "modify", "tasks": [data]}, ())}
 
-    def _read(self, decision: Mapping[str, Any], fixed: Iterable[str]) -> Tasks:
+    def _read(self, decision: Mapping[str, Any], fixed: Collection[str]) -> Tasks:
         tasks, problems = read_tasks(decision["tasks"], self.tools)
         problems += [
             f"task {name!r} is there already, with the status {self.status(name)}; give the new one another id"
