@@ -478,7 +478,10 @@ class Calls:
             raise StopSignal
         if threading.get_ident() == self.host.thread:
             loop = _beside()
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+        value, error = asyncio.run_coroutine_threadsafe(_settled(work), loop).result()
+        if error is not None:
+            raise error
+        return value
 
     def _take(self, attempt: CallAttempt) -> float:
         """Record what came of an attempt; return the seconds until it is tried again, if it is."""
@@ -609,6 +612,7 @@ class Calls:
 
         The steps that failed with that error run again on a resume.
         """
+        self.saving.mark_stop()
         if self.left is not None:
             return self.left
         if isinstance(error, Exception):
@@ -651,6 +655,17 @@ def _handled(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(at))
         yield at
         at = at.__context__
+
+
+async def _settled(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """Return what a coroutine comes to, or what it raises: some exceptions would end the event loop itself."""
+    try:
+        return await work, None
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
+            raise
+        return None, error
 
 
 @functools.cache

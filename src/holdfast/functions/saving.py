@@ -13,7 +13,7 @@ from typing import NoReturn
 from holdfast.engine.loop import Execution
 from holdfast.errors import ExecutionError, HoldfastError, RunConflict, StoreError
 from holdfast.journal.run_state import Step
-from holdfast.threads import in_background
+from holdfast.threads import in_background, locked
 
 logger = logging.getLogger("holdfast")
 
@@ -32,6 +32,10 @@ class BodySaving:
         self._host, self._path, self._refuse = host, path, refuse
         self._finished: list[str] = []
         """The nodes of the steps that finished since the last checkpoint."""
+        self._unsealed: list[str] = []
+        """The nodes of a checkpoint that is not due yet: what is recorded meanwhile becomes a part of it."""
+        self._upcoming: list[str] = []
+        """The nodes of the steps that begin once it is stored."""
         self._waiting: list[asyncio.Future[None]] = []
         self._lock = threading.RLock()
 
@@ -40,18 +44,27 @@ class BodySaving:
         self._finished.append(step.node)
         _late.add(self)
 
-    def _mark(self, *upcoming: str) -> None:
-        nodes, self._finished = self._finished, []
-        if nodes:
+    def _mark(self) -> None:
+        (nodes, self._finished), (upcoming, self._upcoming) = (self._finished, []), (self._upcoming, [])
+        self._unsealed += nodes
+        if self._unsealed:
             frame = self._host.run.frames[self._path]
-            self._host.saving.mark(frame, list(dict.fromkeys(nodes)), list(upcoming))
+            self._host.saving.mark(frame, list(dict.fromkeys(self._unsealed)), upcoming)
+
+    def _seal(self) -> None:
+        """Make a checkpoint of exactly what is recorded: other threads and tasks record on until it is stored."""
+        self._mark()
+        if self._host.saving._is_due():
+            self._host.saving.writer.seal_part()
+            self._unsealed = []
 
     def save(self, step: Step | None = None) -> None:
         """Store what was recorded, and what is about to begin; an error of that is not the step's."""
         _late.discard(self)
         try:
             with self._lock, self._host.storing():
-                self._mark(*(() if step is None else (step.node,)))
+                self._upcoming += () if step is None else (step.node,)
+                locked(self._host.saving.writer.lock, self._seal)
                 self._host.saving.save_here()
         except HoldfastError as error:
             self._refuse(error)
@@ -62,7 +75,7 @@ class BodySaving:
         if loop is not self._host._loop:
             self.save(step)
             return
-        self._mark(step.node)
+        self._upcoming.append(step.node)
         waiter = loop.create_future()
         self._waiting.append(waiter)
         if len(self._waiting) == 1:
@@ -88,7 +101,7 @@ class BodySaving:
         _late.discard(self)
         try:
             with self._host.storing():
-                self._mark()
+                locked(self._host.saving.writer.lock, self._seal)
                 await self._host.saving.save()
         except (ExecutionError, RunConflict, StoreError) as error:
             with suppress(HoldfastError):
@@ -127,6 +140,11 @@ class BodySaving:
     def mark_end(self) -> None:
         """Make what was finished last a checkpoint."""
         self._mark()
+
+    def mark_stop(self) -> None:
+        """Bring a checkpoint that is not stored yet up to where the function was left."""
+        if self._unsealed:
+            self._mark()
 
     def close(self) -> None:
         """Have nothing more stored from beside the function."""

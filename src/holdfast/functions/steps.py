@@ -283,9 +283,10 @@ async def _all(work: Sequence[Callable[[], Any]], max_parallel: int | None) -> l
                 return
             try:
                 results[index] = await function()
-            except asyncio.CancelledError:
-                raise
             except BaseException as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
                 failures[index] = error
                 return
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import holdfast
 
 SOURCE = str(Path(next(iter(holdfast.__path__))))
-PARTS = ("engine", "journal", "stores", "state", "threads.py")
+PARTS = ("engine", "journal", "stores", "state", "functions", "dags", "threads.py")
 SIGNAL = signal.SIGUSR1
 
 LINE_KINDS: dict[str, type[BaseException]] = {

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
-from holdfast import END, START, Context, Retry, Send, StateGraph, add, append
+from holdfast import END, START, App, Context, Retry, Send, StateGraph, add, append, ask, step, workflow
+from holdfast.dags import ControlledExecutor, Tools
+from holdfast.functions import context
+from holdfast.stores.base import Store
 from tests.invariants import Ledger
 
 
@@ -19,9 +22,9 @@ class Work(TypedDict, total=False):
 
 @dataclass
 class Shape:
-    """A graph, its input, how it is compiled, and the answers to its questions."""
+    """What is compiled, and how, and the answers to its questions."""
 
-    graph: StateGraph
+    graph: Any
     options: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     is_async: bool = False
@@ -181,6 +184,129 @@ def nested(ledger: Ledger) -> Shape:
     return Shape(_line(graph, "outer", "after"))
 
 
+@dataclass
+class Compiled:
+    """What makes an app of a store as `StateGraph.compile` does."""
+
+    make: Callable[[Store], App]
+
+    def compile(self, store: Store, durability: str, **options: Any) -> App:
+        return self.make(store)
+
+
+def function(ledger: Ledger) -> Shape:
+    """A function whose steps run here, in threads of their own, and under another function."""
+
+    @step
+    def here(n: int) -> int:
+        ledger.write("start", context().step)
+        return n + 1
+
+    @step(timeout=60)
+    def watched(n: int) -> int:
+        ledger.write("start", context().step)
+        return n * 2
+
+    @workflow
+    def inner(n: int) -> list[int]:
+        return watched.map([n, n + 1])
+
+    def body(n: int) -> list[Any]:
+        first = here(n)
+        return [first, watched(first), inner(n), here(n), ask("Publish?", name="publish")]
+
+    return Shape(
+        Compiled(lambda store: workflow(name="function", store=store)(body).app), answers={"publish": "yes"}
+    )
+
+
+def awaited_function(ledger: Ledger) -> Shape:
+    """An async function that gathers async steps, and calls sync ones here and watched."""
+
+    async def effect(place: str, key: str) -> str:
+        ledger.write("start", f"{place}:once:{key}")
+        await asyncio.sleep(0)
+        return key
+
+    @step
+    async def careful(n: int) -> list[str]:
+        ctx = context()
+        ledger.write("start", ctx.step)
+        place = ctx.step
+        done = await asyncio.gather(
+            *(ctx.once(f"k{key % 2}", effect, place, f"k{key % 2}") for key in range(4))
+        )
+        for key in ("k0", "k1"):
+            ledger.write("finished", f"{place}:once:{key}")
+        return [str(each) for each in done]
+
+    @step
+    def here(n: int) -> int:
+        ledger.write("start", context().step)
+        return n + 1
+
+    @step(timeout=60)
+    def watched(n: int) -> int:
+        ledger.write("start", context().step)
+        return n * 2
+
+    async def body(n: int) -> list[Any]:
+        both = await asyncio.gather(careful(n), careful(n + 1))
+        return [both, here(n), watched(n), await here.map([n, n + 1, n + 2], max_parallel=2)]
+
+    return Shape(Compiled(lambda store: workflow(name="function", store=store)(body).app), is_async=True)
+
+
+class _OfDag:
+    """The app of an executor, which starts every run with the same DAG; times are no part of its result."""
+
+    def __init__(self, executor: ControlledExecutor) -> None:
+        self._executor, self._app = executor, executor.app
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)
+
+    def invoke(self, given: Any, **options: Any) -> Any:
+        tasks = [
+            {"id": "a", "tool": "work"},
+            *({"id": name, "tool": "work", "depends_on": ["a"]} for name in "bc"),
+            {"id": "d", "tool": "charge", "depends_on": ["b", "c"]},
+        ]
+        dag = self._executor.initial_state({"tasks": tasks})
+        return self._app.invoke(dag, config=self._executor.config, **options)
+
+    def get_state(self, run: str) -> Any:
+        state = self._app.get_state(run)
+        tasks = sorted((each["task_id"], each["status"], each["result"]) for each in state["tasks"])
+        return _Plain({"tasks": tasks, "approved": [each["action"] for each in state["decisions"]]})
+
+
+class _Plain(dict[str, Any]):
+    def to_dict(self) -> dict[str, Any]:
+        return self
+
+
+def dag(ledger: Ledger) -> Shape:
+    """Three layers of tasks, the last of which needs an approval."""
+
+    def make(store: Store) -> Any:
+        tools = Tools()
+
+        @tools.tool
+        def work(ctx: Context) -> str:
+            ledger.write("start", ctx.step)
+            return "done"
+
+        @tools.tool(critical=True)
+        def charge(ctx: Context) -> str:
+            ledger.write("start", ctx.step)
+            return "charged"
+
+        return _OfDag(ControlledExecutor(tools, store))
+
+    return Shape(Compiled(make), answers={"approval": "approve"})
+
+
 SHAPES: dict[str, Callable[[Ledger], Shape]] = {
     make.__name__: make
     for make in (
@@ -196,5 +322,8 @@ SHAPES: dict[str, Callable[[Ledger], Shape]] = {
         once,
         retrying,
         nested,
+        function,
+        awaited_function,
+        dag,
     )
 }

@@ -98,7 +98,12 @@ class Run:
         return outcome
 
     def _answer(self, pause: Any) -> Any:
-        return self.shape.answers.get(pause.name, "rerun")
+        wanted = self.shape.answers
+        return (
+            wanted.get(pause.name, wanted.get(pause.name.partition(" ")[0], "rerun"))
+            if pause.name
+            else "rerun"
+        )
 
 
 def looked_at(run: Run) -> list[Violation]:
