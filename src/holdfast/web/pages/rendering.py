@@ -19,7 +19,7 @@ from holdfast.service.reading import RequestInvalid
 from holdfast.service.roles import NEEDS, Caller, Unauthorized
 from holdfast.service.service import Service
 from holdfast.web import problems
-from holdfast.web.context import Context
+from holdfast.web.context import COOKIE, Context
 from holdfast.web.pages import wording
 from holdfast.web.pages.statics import static_path
 
@@ -67,9 +67,24 @@ class Asked:
         return self.caller.may(role) and (role == "read" or not self.service.read_only)
 
     @property
+    def root(self) -> str:
+        """The path that the app is mounted at."""
+        return "" if self.request is None else _root(self.request)
+
+    @property
+    def session(self) -> str:
+        """What distinguishes the browser, if it has a session."""
+        return "" if self.request is None else self.request.cookies.get(COOKIE, "")
+
+    @property
     def run_id(self) -> str:
         """The run in the path."""
         return unquote(self.path["run_id"])
+
+    @property
+    def step(self) -> str:
+        """The step in the path."""
+        return unquote(self.path["step"])
 
 
 View = Callable[[Asked], Page]

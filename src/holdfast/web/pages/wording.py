@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -123,8 +124,16 @@ def money(amount: float | None) -> str:
 
 def one_line(value: Any, most: int = 120) -> str:
     """Return a text as one line of harmless characters."""
-    text = escaped(" ".join(str(value).split()))
+    text = without_request(escaped(" ".join(str(value).split())))
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+_REQUEST = re.compile(r" \(request [0-9a-f]{16}-[0-9a-f]{16}\)")
+
+
+def without_request(text: str) -> str:
+    """Return a text without the number of the request that somebody's name is journalled with."""
+    return _REQUEST.sub("", text)
 
 
 def status_sign(status: str) -> str:

@@ -1,0 +1,151 @@
+"""The page of one run: what it is, what it waits for, its graph, its steps in time, its last events; live."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute
+
+from holdfast.values import RunStatus
+from holdfast.web.pages import run_actions, run_parts
+from holdfast.web.pages.rendering import Asked, Page, Pages, run_path, segment
+from holdfast.web.pages.run_bars import bars
+from holdfast.web.pages.run_questions import fields_of
+from holdfast.web.pages.wording import lasted
+
+ROWS = 50
+"""How many executions of steps, and how many steps, the page shows."""
+
+LATEST = 15
+"""How many events the page shows."""
+
+
+def routes(pages: Pages) -> list[BaseRoute]:
+    """Return the routes of the page of a run, and of those below it."""
+    return [
+        pages.view("/runs/{run_id}", show_run),
+        pages.raw("/runs/{run_id}/live", follow),
+        *run_parts.routes(pages),
+        *run_actions.routes(pages, show_run_again),
+    ]
+
+
+def show_run(asked: Asked) -> Page:
+    """Show a run."""
+    return _page(asked, done=run_actions.DONE.get(asked.query.get("done", ""), ""))
+
+
+def show_run_again(
+    asked: Asked,
+    status: int,
+    problem: str = "",
+    pause: str = "",
+    problems: Mapping[str, str] | None = None,
+) -> Page:
+    """Show a run after an answer was refused: at the form of its question, with what was typed, or on top."""
+    return _page(asked, status, problem=problem, refused=pause, problems=problems or {})
+
+
+def _page(
+    asked: Asked,
+    status: int = 200,
+    *,
+    done: str = "",
+    problem: str = "",
+    refused: str = "",
+    problems: Mapping[str, str] | None = None,
+) -> Page:
+    run_id, service = asked.run_id, asked.service
+    facts = service.overview(run_id, lambda step: asked.root + run_path(run_id, "steps", segment(step)))
+    questions = [
+        {
+            **pause,
+            "token": _token(asked, pause["id"]),
+            "number": number,
+            "problem": problem if pause["id"] == refused else "",
+            "fields": fields_of(
+                pause["schema"],
+                "Your answer",
+                asked.form if pause["id"] == refused else None,
+                problems if pause["id"] == refused else None,
+            ),
+        }
+        for number, pause in enumerate(facts["pauses"])
+    ]
+    is_at_question = any(question["problem"] or question["id"] == refused for question in questions)
+    found = service.waterfall(run_id, None, ROWS)
+    tail = service.tail(run_id, None, LATEST)
+    return Page(
+        "run.html",
+        run_id,
+        {
+            "run": facts,
+            "tab": "run",
+            "questions": questions,
+            "problem": "" if is_at_question else problem,
+            "done": done,
+            "said": said(facts),
+            "helps": run_actions.helps(asked, facts),
+            "actions": run_actions.actions(asked, facts),
+            "bars": bars(found),
+            "steps": facts["steps"][:ROWS],
+            "step_count": len(facts["steps"]),
+            "events": tail["events"],
+            "has_more_events": tail["before"] is not None,
+            "is_going": facts["goes_on"] or facts["status"] in (RunStatus.QUEUED, RunStatus.RUNNING),
+            "in_sub_graph": any("/" in step["name"] for step in facts["steps"]),
+        },
+        status,
+    )
+
+
+def _token(asked: Asked, pause: str) -> str:
+    """Return a text that is the same for each form of one question that a browser is shown."""
+    return hashlib.sha256(f"{asked.session}\n{asked.run_id}\n{pause}".encode()).hexdigest()[:32]
+
+
+def said(facts: Mapping[str, Any]) -> str:
+    """Return how a run is, in one sentence."""
+    done, total = facts["progress"]["done"], facts["progress"]["total"]
+    steps = f"{done} of {total} steps done" if total else "no steps yet"
+    if facts["dead"]:
+        return f"The process that executed it is gone; {steps}."
+    asked = [pause["prompt"] or pause["name"] for pause in facts["pauses"] if pause["takes_answer"]]
+    if facts["status"] == RunStatus.PAUSED and asked:
+        return f"It waits for {'an answer' if len(asked) == 1 else f'{len(asked)} answers'}; {steps}."
+    if facts["status"] == RunStatus.PAUSED and facts["due_at"]:
+        return f"It goes on by itself when its time has come; {steps}."
+    if facts["status"] == RunStatus.COMPLETED:
+        return f"Completed; its steps took {lasted(facts['seconds'])}."
+    return f"It is {facts['status']}; {steps}."
+
+
+async def follow(asked: Asked) -> Response:
+    """Tell a page whenever something happens in a run; the page then asks for what it shows."""
+    run_id, service = asked.run_id, asked.service
+    assert asked.request is not None
+    after = asked.request.headers.get("last-event-id")
+    if after is None:
+        place = (await run_in_threadpool(service.follow, run_id, None)).place
+        after = str(place[0])
+    found = await run_in_threadpool(service.events, run_id, after, 1)
+    known = await run_in_threadpool(service.status, run_id)
+    if not found and known["status"] == RunStatus.COMPLETED:
+        return Response(status_code=204)  # A browser does not connect again after this.
+    events = _changes(asked.request.app.state.streams.follow(service, run_id, after))
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+async def _changes(events: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Yield that something happened, without what: events may have large values."""
+    async for text in events:
+        if not text.startswith("id: "):
+            yield text
+            continue
+        yield f"{text.partition(chr(10))[0]}\nevent: change\ndata: {{}}\n\n"
+
