@@ -551,6 +551,10 @@ class Service(Reader):
         self._look()
         return {**self.status(made.run), "parent": info.run}
 
+    def plan_rerun(self, run_id: str, step: str) -> dict[str, Any]:
+        """Return what `rerun` would run again, and what it would keep, and why; change nothing."""
+        return self._known_app(self._info(run_id)).plan_rerun(run_id, step).as_json()
+
     def promote(
         self, run_id: str, *, into: str | None = None, reason: str = "", who: str = ""
     ) -> dict[str, Any]:

@@ -66,6 +66,10 @@ class Asked:
         role = NEEDS.get(method, "read")
         return self.caller.may(role) and (role == "read" or not self.service.read_only)
 
+    def given(self, name: str) -> str:
+        """Return a part of the query, or of the form that was sent; empty if it is missing."""
+        return self.form.get(name, self.query.get(name, ""))
+
     @property
     def root(self) -> str:
         """The path that the app is mounted at."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from holdfast.values import RunStatus
 from holdfast.web.pages import run_actions, run_parts
+from holdfast.web.pages.fields import Field
 from holdfast.web.pages.rendering import Asked, Page, Pages, run_path, segment
 from holdfast.web.pages.run_bars import bars
-from holdfast.web.pages.run_questions import fields_of
-from holdfast.web.pages.wording import lasted
+from holdfast.web.pages.wording import lasted, mark
 
 ROWS = 50
 """How many executions of steps, and how many steps, the page shows."""
@@ -40,14 +41,10 @@ def show_run(asked: Asked) -> Page:
 
 
 def show_run_again(
-    asked: Asked,
-    status: int,
-    problem: str = "",
-    pause: str = "",
-    problems: Mapping[str, str] | None = None,
+    asked: Asked, status: int, problem: str = "", pause: str = "", fields: Sequence[Field] = ()
 ) -> Page:
-    """Show a run after an answer was refused: at the form of its question, with what was typed, or on top."""
-    return _page(asked, status, problem=problem, refused=pause, problems=problems or {})
+    """Show a run after an answer was refused: at the form of its question, with what was written, or on top."""
+    return _page(asked, status, problem=problem, refused=pause, fields=fields)
 
 
 def _page(
@@ -57,7 +54,7 @@ def _page(
     done: str = "",
     problem: str = "",
     refused: str = "",
-    problems: Mapping[str, str] | None = None,
+    fields: Sequence[Field] = (),
 ) -> Page:
     run_id, service = asked.run_id, asked.service
     facts = service.overview(run_id, lambda step: asked.root + run_path(run_id, "steps", segment(step)))
@@ -65,19 +62,12 @@ def _page(
         {
             **pause,
             "token": _token(asked, pause["id"]),
-            "number": number,
+            "mark": mark(pause["id"]),
             "problem": problem if pause["id"] == refused else "",
-            "fields": fields_of(
-                pause["schema"],
-                "Your answer",
-                asked.form if pause["id"] == refused else None,
-                problems if pause["id"] == refused else None,
-            ),
+            "fields": fields if pause["id"] == refused else run_actions.answer_fields(pause),
         }
-        for number, pause in enumerate(facts["pauses"])
+        for pause in facts["pauses"]
     ]
-    is_at_question = any(question["problem"] or question["id"] == refused for question in questions)
-    found = service.waterfall(run_id, None, ROWS)
     tail = service.tail(run_id, None, LATEST)
     return Page(
         "run.html",
@@ -86,18 +76,18 @@ def _page(
             "run": facts,
             "tab": "run",
             "questions": questions,
-            "problem": "" if is_at_question else problem,
+            "problem": problem if not any(question["problem"] for question in questions) else "",
             "done": done,
             "said": said(facts),
             "helps": run_actions.helps(asked, facts),
             "actions": run_actions.actions(asked, facts),
-            "bars": bars(found),
+            "drawing": Markup(facts["drawing"]),
+            "bars": bars(service.waterfall(run_id, None, ROWS)),
             "steps": facts["steps"][:ROWS],
             "step_count": len(facts["steps"]),
-            "events": tail["events"],
+            "events": tail["events"][::-1],
             "has_more_events": tail["before"] is not None,
-            "is_going": facts["goes_on"] or facts["status"] in (RunStatus.QUEUED, RunStatus.RUNNING),
-            "in_sub_graph": any("/" in step["name"] for step in facts["steps"]),
+            "is_going": facts["goes_on"] or facts["status"] == RunStatus.RUNNING,
         },
         status,
     )
@@ -121,7 +111,7 @@ def said(facts: Mapping[str, Any]) -> str:
         return f"It goes on by itself when its time has come; {steps}."
     if facts["status"] == RunStatus.COMPLETED:
         return f"Completed; its steps took {lasted(facts['seconds'])}."
-    return f"It is {facts['status']}; {steps}."
+    return f"{facts['status'].capitalize()}; {steps}."
 
 
 async def follow(asked: Asked) -> Response:
@@ -148,4 +138,3 @@ async def _changes(events: AsyncIterator[str]) -> AsyncIterator[str]:
             yield text
             continue
         yield f"{text.partition(chr(10))[0]}\nevent: change\ndata: {{}}\n\n"
-

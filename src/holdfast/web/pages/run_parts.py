@@ -87,7 +87,7 @@ def show_state(asked: Asked) -> Page:
     points = asked.service.points(asked.run_id)
     number = _place(asked, points, "at", len(points))
     point = points[number - 1] if points else None
-    found = asked.service.keys(asked.run_id, point and point["checkpoint_id"])
+    found = asked.service.keys(asked.run_id, None if point is None else point["checkpoint_id"])
     return _page(
         asked,
         "run_state.html",
@@ -178,8 +178,13 @@ def _value(asked: Asked, key: str, checkpoint: str | None) -> tuple[str, Any]:
 async def download(asked: Asked) -> Response:
     """Return the run as a capsule in a file."""
     data = await run_in_threadpool(asked.service.export, asked.run_id)
-    name = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_.") else "_" for sign in asked.run_id)
-    headers = {"content-disposition": f'attachment; filename="{name[:80]}.capsule"', "cache-control": "no-store"}
+    name = "".join(
+        sign if sign.isascii() and (sign.isalnum() or sign in "-_.") else "_" for sign in asked.run_id
+    )
+    headers = {
+        "content-disposition": f'attachment; filename="{name[:80]}.capsule"',
+        "cache-control": "no-store",
+    }
     return Response(data, media_type="application/octet-stream", headers=headers)
 
 

@@ -81,6 +81,12 @@ def clock_time(at: str | dt.datetime | float | None) -> str:
     return "" if found is None else found.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def hour(at: str | dt.datetime | float | None) -> str:
+    """Return the time of a day in UTC, to the millisecond."""
+    found = read_time(at)
+    return "" if found is None else found.astimezone(dt.UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
 def ago(at: str | dt.datetime | float | None) -> str:
     """Return how long ago a time was, or in how long it will be."""
     found = read_time(at)
@@ -160,6 +166,7 @@ def tidy(facts: Mapping[str, Any]) -> dict[str, Any]:
 FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "clock_time": clock_time,
+    "hour": hour,
     "iso": lambda at: "" if (found := read_time(at)) is None else found.isoformat(timespec="milliseconds"),
     "lasted": lasted,
     "mark": mark,

@@ -42,4 +42,87 @@
     } else return;
     event.preventDefault();
   });
+
+  // Forms act once: a second click while the first is on its way does nothing.
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("[data-once]")) return;
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = "yes";
+  });
+  window.addEventListener("pageshow", () => {
+    for (const form of document.querySelectorAll("[data-sent]")) delete form.dataset.sent;
+  });
+
+  // The page of a run: asked for again when something happens in it, and every few seconds meanwhile.
+  const live = document.querySelector("[data-live]");
+  if (!live) return;
+  const QUIET = 4000, LEAST = 300;
+  const known = new Map();
+  let source = null, isAsked = false, isWaiting = false, begun = 0, took = 0, asked = 0;
+  const isOver = () => live.querySelector("[data-going=no]") !== null;
+  const ask = () => {
+    if (isAsked) { isWaiting = true; return; }
+    isAsked = true;
+    // No more often than the server can answer with ease.
+    setTimeout(() => { begun = Date.now(); refresh(live); }, Math.max(LEAST, 3 * took) - Math.min(LEAST, Date.now() - asked));
+  };
+  const offline = document.getElementById("offline");
+  const say = (text) => { if (offline && offline.textContent !== text) offline.textContent = text; };
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (event.target !== live) return;
+    asked = Date.now();
+    took = asked - begun;
+    isAsked = false;
+    say(event.detail.successful ? "" : "The server does not answer. This page goes on when it does.");
+    if (isWaiting) { isWaiting = false; ask(); }
+  });
+
+  // A part that is the same is left alone; of one that is not, what was written, opened and scrolled stays.
+  const findIn = (root, id) => root.querySelector(`#${CSS.escape(id)}`);
+  const carry = (from, to) => {
+    for (const field of from.querySelectorAll("input[id], textarea[id], select[id], details[id]")) {
+      const other = findIn(to, field.id);
+      if (!other) continue;
+      if (field.localName === "details") other.open = field.open;
+      else if (field.type === "radio" || field.type === "checkbox") other.checked = field.checked;
+      else other.value = field.value;
+    }
+  };
+  const scrolled = new Map();
+  document.addEventListener("htmx:oobBeforeSwap", (event) => {
+    const { target, fragment } = event.detail, next = fragment.firstElementChild;
+    if (!next || !target.id) return;
+    const text = next.outerHTML;
+    if (!known.has(target.id)) known.set(target.id, target.outerHTML);
+    if (known.get(target.id) === text) { event.detail.shouldSwap = false; return; }
+    known.set(target.id, text);
+    carry(target, next);
+    for (const box of target.querySelectorAll("[data-scroll]")) scrolled.set(box.id, [box.scrollLeft, box.scrollTop]);
+    const announce = document.getElementById("announce");
+    if (announce && next.dataset.said && next.dataset.said !== target.dataset.said) announce.textContent = next.dataset.said;
+  });
+  document.addEventListener("htmx:oobAfterSwap", () => {
+    for (const [id, [left, top]] of scrolled) document.getElementById(id)?.scrollTo(left, top);
+    scrolled.clear();
+  });
+
+  // Browsers connect again by themselves, and go on after the last event; hidden pages need no connection.
+  const connect = () => {
+    if (source || isOver() || !isSeen()) return;
+    source = new EventSource(live.dataset.live);
+    source.addEventListener("open", ask);
+    source.addEventListener("change", ask);
+    source.addEventListener("end", () => { disconnect(); ask(); });
+  };
+  const disconnect = () => { if (source) source.close(); source = null; };
+  document.addEventListener("visibilitychange", () => { if (isSeen()) connect(); else disconnect(); });
+  window.addEventListener("pagehide", disconnect);
+  setInterval(() => {
+    if (!isSeen() || isOver()) return;
+    if (source && source.readyState === EventSource.CLOSED) disconnect();
+    connect();
+    if (Date.now() - asked >= QUIET) ask();
+  }, 1000);
+  asked = Date.now();
+  connect();
 })();
