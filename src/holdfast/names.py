@@ -41,13 +41,14 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "holdfast.checkpoints": {
         "checkpoints.custom": "CheckpointStore",
-        "checkpoints.data": "CheckpointData PauseMetadata",
+        "checkpoints.data": "CheckpointData CheckpointState PauseMetadata",
         "checkpoints.store": "CheckpointConfig CheckpointManager GraphConfig InMemoryCheckpointStore "
-        "JournalCheckpointStore PostgresCheckpointStore Result SQLiteCheckpointStore default_checkpoint_config "
-        "default_graph_config get_checkpoint_store pause_workflow register_checkpoint_store resume_workflow",
+        "JournalCheckpointStore PostgresCheckpointStore SQLiteCheckpointStore default_checkpoint_config "
+        "default_graph_config get_checkpoint_store register_checkpoint_store",
         "checkpoints.tables": "TablesReport write_tables",
         "engine.retention": "periodic_cleanup",
         "graph.configured": "ConfiguredGraph",
+        "workflows.responses": "Result pause_workflow resume_workflow",
     },
     "holdfast.dags": {
         "dags.definition": "DAGInvalid Task",

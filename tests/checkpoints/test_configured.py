@@ -18,6 +18,7 @@ from holdfast import (
     MaxIterationsExceeded,
     RunFinished,
     State,
+    StateInvalid,
     StoreError,
     open_store,
 )
@@ -145,6 +146,20 @@ def test_a_graph_is_validated_without_being_run():
     graph.set_entry_point("a").set_exit_point("a").validate()
 
 
+def test_a_config_may_be_plain_data_and_nothing_else():
+    """S3.10: what `to_dict` returns; other types, also of a state, get an error of ours."""
+    plain = default_graph_config("g").to_dict()
+    assert ConfiguredGraph(plain).config == default_graph_config("g")
+    with pytest.raises(HoldfastError, match="GraphConfig has no setting 'nmae'; did you mean 'name'"):
+        ConfiguredGraph({"nmae": "g"})
+    with pytest.raises(HoldfastError, match="a graph is made from a GraphConfig or its"):
+        ConfiguredGraph("g")  # type: ignore[arg-type]
+    with pytest.raises(
+        StateInvalid, match=r"a state is made of a mapping, .* an observer is State\(observer=…\)"
+    ):
+        State(Heard())  # type: ignore[arg-type]
+
+
 def test_names_are_resolved_once_when_the_graph_is_made(registered):
     """S3.11, S3.21: the store only if it is used; a name that is not known says which."""
     with pytest.raises(
@@ -233,6 +248,10 @@ def test_a_save_that_fails_stops_the_run_at_once(registered):
     assert error.node == error.node_name == "b"
     assert error.state["path"] == ["a", "b"]
     assert error.path == ("a", "b") and isinstance(error.err, StoreError)
+
+    with pytest.raises(ExecutionError, match="checkpoint save failed: no space left") as first:
+        line(config(checkpoint=CheckpointConfig("disk", 1)), "ab", calls).execute(State())
+    assert (first.value.node, first.value.path, calls) == ("a", (), ["a", "b"]), "nothing runs unrecorded"
 
 
 @pytest.mark.parametrize("preserve", [False, True])

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import START, ExecutionError, HoldfastError, RunConflict, RunFinished, RunStatus, StateGraph
+from holdfast import (
+    START,
+    ExecutionError,
+    HoldfastError,
+    RunConflict,
+    RunFinished,
+    RunStatus,
+    StateGraph,
+    load_workflow,
+)
 from holdfast.checkpoints import JournalCheckpointStore, PauseMetadata, pause_workflow, resume_workflow
 from holdfast.state import WorkflowState
 from tests.checkpoints.samples import Calls, Flaky
@@ -36,7 +46,7 @@ def test_an_interactive_block_pauses_and_goes_on_with_the_response(interactive):
         "confirm", "Confirm?"
     )
 
-    result = resume_workflow(app, waiting.checkpoint_id, "yes")
+    result = resume_workflow(waiting.checkpoint_id, "yes", app=app)
 
     assert result.is_success and result.error == ""
     assert result.outcome.status == RunStatus.COMPLETED
@@ -50,9 +60,34 @@ def test_an_unknown_checkpoint_is_a_failure_and_no_exception(interactive):
     ident = str(uuid.uuid4())
 
     for missing in (ident, "nonsense"):
-        result = resume_workflow(app, missing, "yes")
+        result = resume_workflow(missing, "yes", app=app)
         assert not result.is_success and result.outcome is None
         assert result.error == f"Checkpoint not found: {missing}"
+
+
+def test_nothing_but_the_id_is_needed(tmp_path, monkeypatch):
+    """S2.12, S0.10: `resume_workflow(checkpoint_id, response)`, with the app of this process, or a workflow file."""
+    nodes = {"confirm": asks}
+    app = chain("confirm", nodes=nodes, name="chat").compile(f"sqlite:///{tmp_path}/runs.db")
+    waiting = app.invoke({}, run_id="r").checkpoint_id
+    assert resume_workflow(waiting, response="yes").outcome.state["log"] == ["yes"]
+    again = resume_workflow(checkpoint_id=waiting, response="no", store=f"sqlite:///{tmp_path}/runs.db")
+    assert again.outcome.state["log"] == ["no"] and again.outcome.run_id != "r"
+
+    monkeypatch.chdir(tmp_path)
+    Path("ask.yaml").write_text(
+        "workflow: {name: file}\nsteps: [{name: go, ask: Go?}]\noutput: '{{ steps.go.answer }}'\n"
+    )
+    paused = load_workflow("ask.yaml").run({}, store="sqlite:///files.db")
+    done = resume_workflow(paused.checkpoint_id, "yes", store="sqlite:///files.db")
+    assert done.is_success and done.outcome.state["go"]["answer"] == "yes", done.error
+
+    for missing in (str(uuid.uuid4()), "nobody", "nowhere.pkl"):
+        assert resume_workflow(missing, "yes").error == f"Checkpoint not found: {missing}"
+    with pytest.raises(
+        HoldfastError, match=r"found by its id, not by .*resume_workflow\(checkpoint_id, response"
+    ):
+        resume_workflow(app, waiting)
 
 
 def test_the_response_is_found_in_the_context(store):
@@ -64,7 +99,7 @@ def test_the_response_is_found_in_the_context(store):
     app = graph.compile(store)
     waiting = app.invoke({"context": {"other": True}}, run_id="r")
 
-    state = resume_workflow(app, waiting.checkpoint_id, "Ada").outcome.state
+    state = resume_workflow(waiting.checkpoint_id, "Ada", app=app).outcome.state
 
     assert state["context"] == {
         "other": True,
@@ -78,7 +113,7 @@ def test_without_a_response_the_run_still_waits(interactive):
     app, calls = interactive
     waiting = app.invoke({}, run_id="r")
 
-    result = resume_workflow(app, waiting.checkpoint_id)
+    result = resume_workflow(waiting.checkpoint_id, app=app)
 
     assert result.outcome.status == RunStatus.PAUSED
     assert calls == ["first"]
@@ -88,16 +123,16 @@ def test_a_gate_is_passed_without_a_response(store):
     app = chain("a", "b").compile(store, interrupt_before=["b"])
     waiting = app.invoke({})
 
-    assert resume_workflow(app, waiting.checkpoint_id).outcome.state["log"] == ["a", "b"]
+    assert resume_workflow(waiting.checkpoint_id, app=app).outcome.state["log"] == ["a", "b"]
 
 
 def test_an_answered_checkpoint_can_be_answered_otherwise_in_a_run_of_its_own(interactive):
     """S1.15: going back to a question."""
     app, _ = interactive
     waiting = app.invoke({}, run_id="r")
-    resume_workflow(app, waiting.checkpoint_id, "yes")
+    resume_workflow(waiting.checkpoint_id, "yes", app=app)
 
-    other = resume_workflow(app, waiting.checkpoint_id, "no").outcome
+    other = resume_workflow(waiting.checkpoint_id, "no", app=app).outcome
 
     assert other.state["log"] == ["first", "no", "last"] and other.run_id != "r"
     assert app.get_state("r")["log"] == ["first", "yes", "last"]
@@ -109,11 +144,11 @@ def test_a_run_that_fails_after_the_response_is_a_failure_that_says_why(store):
     app = chain("confirm", "last", nodes=nodes).compile(store)
     waiting = app.invoke({}, run_id="r")
 
-    result = resume_workflow(app, waiting.checkpoint_id, "yes")
+    result = resume_workflow(waiting.checkpoint_id, "yes", app=app)
     assert "down" in result.error and not result.is_success
 
     flaky.mend()
-    assert resume_workflow(app, "r").outcome.state["log"] == ["yes", "last"]
+    assert resume_workflow("r", app=app).outcome.state["log"] == ["yes", "last"]
 
 
 def failed_before(store: Any, name: str) -> Any:
@@ -143,7 +178,7 @@ def test_a_run_that_nobody_drives_is_made_to_wait(store, node):
     data = JournalCheckpointStore(app).load(ident)
     assert data.pause_metadata == PauseMetadata("confirm", "Really?", None)
     assert (data.status, data.completed, data.current) == (RunStatus.PAUSED, ("a",), (node,))
-    assert resume_workflow(app, ident, "sure").outcome.state["log"] == ["a", "sure", "z"]
+    assert resume_workflow(ident, "sure", app=app).outcome.state["log"] == ["a", "sure", "z"]
 
 
 def test_of_several_nodes_the_one_of_that_name_waits(store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime as dt
 import inspect
 import json
@@ -29,6 +30,7 @@ from holdfast import (
 from holdfast.checkpoints import (
     CheckpointData,
     CheckpointManager,
+    CheckpointState,
     CheckpointStore,
     InMemoryCheckpointStore,
     JournalCheckpointStore,
@@ -116,6 +118,32 @@ def test_a_graph_goes_on_with_the_layer_after_a_manager_s_checkpoint(kept):
     out = graph.compile(store=kept).resume(ident)
 
     assert calls == ["last"] and out.state == {"n": 1, "last": True}
+
+
+@dataclasses.dataclass
+class AgentState:
+    """A state with attributes, as executors of layers have it."""
+
+    messages: list[str]
+    context: dict[str, Any]
+    checkpoint_id: str | None = None
+
+
+def test_a_state_with_attributes_is_saved_and_gets_the_id_of_its_checkpoint(kept):
+    """S0.4, S0.5: `state.checkpoint_id` after the save; the next save is of the same run. A frozen one is saved too."""
+    manager = CheckpointManager(kept)
+    state = AgentState(["hi"], {"k": 1})
+
+    first = manager.save_checkpoint(state, {"name": "w"}, 1)
+    assert state.checkpoint_id == first
+    second = manager.save_checkpoint(state, {"name": "w"}, 2)
+
+    assert state.checkpoint_id == second != first
+    data = manager.load(second)
+    assert data.state == {"messages": ["hi"], "context": {"k": 1}}
+    assert data.run_id == manager.load(first).run_id
+    frozen = dataclasses.make_dataclass("Frozen", [("checkpoint_id", str)], frozen=True)("")
+    assert manager.load(manager.save_checkpoint(frozen, {"name": "w"}, 1)).state == {}
 
 
 def test_a_manager_takes_states_apps_and_plain_data(kept):
@@ -207,6 +235,9 @@ def test_a_manager_refuses_other_ids_counts_and_stores(kept):
     for count in (0, -1, "5", True):
         with pytest.raises(HoldfastError, match="keep_count must be at least 1"):
             manager.prune_old_checkpoints("w", count)  # type: ignore[arg-type]
+    for workflow in (None, 5):
+        with pytest.raises(HoldfastError, match="workflow_id is the name of a workflow"):
+            manager.prune_old_checkpoints(workflow)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="names no store"):
         CheckpointManager(object())  # type: ignore[arg-type]
 
@@ -284,7 +315,19 @@ def test_a_checkpoint_has_the_names_of_the_interactive_server():
     assert (
         store.list() == store.list("w") == store.list(workflow_name="w") == [data] and store.list("v") == []
     )
-    assert store.load("missing") is None and store.cleanup_expired(max_age_hours=24) == 0
+    assert store.load("missing") is None and CheckpointState is CheckpointData
+
+
+def test_checkpoints_expire_by_the_time_that_they_were_made_at():
+    """S2.5, S2.9: one of 25 hours ago goes, however recently it was saved here, and one of 23 hours ago stays."""
+    store, now = InMemoryCheckpointStore(), dt.datetime.now(dt.UTC)
+    for hours in (23, 25):
+        made = now - dt.timedelta(hours=hours)
+        store.save(CheckpointData(f"{hours} h", "w", created_at=made.replace(tzinfo=None), context={"n": 1}))
+
+    assert store.cleanup_expired(max_age_hours=24) == 1
+    assert [data.checkpoint_id for data in store.list("w")] == ["23 h"]
+    assert store.cleanup_expired(max_age_hours=22) == 1 and store.list() == []
 
 
 def test_the_waves_of_a_run_s_graph_are_in_its_checkpoint():
@@ -348,7 +391,10 @@ def test_a_checkpoint_of_other_types_is_refused_by_name(facts, problem):
 @pytest.mark.parametrize("given", [5, None, "text", {1: 2}])
 def test_only_states_and_checkpoints_are_saved(given):
     """S2.9, S3.5: never an AttributeError."""
-    with pytest.raises(StateInvalid, match="what is saved is a State, a CheckpointData or a mapping"):
+    with pytest.raises(
+        StateInvalid,
+        match="what is saved is a State, a CheckpointData, a dataclass, a pydantic model or a mapping",
+    ):
         InMemoryCheckpointStore().save(given)
 
 

@@ -20,7 +20,7 @@ from holdfast import (
     StoreError,
 )
 from holdfast.cli.errors import exit_code, message, report
-from holdfast.cli.main import ENTRIES, Entry, commands, main
+from holdfast.cli.main import ELSEWHERE, ENTRIES, Entry, commands, main
 from holdfast.workflows.scope import InputInvalid
 from holdfast.workflows.secrets import SecretError
 from tests.cli.processes import PROGRAM, call
@@ -142,6 +142,34 @@ def test_a_mistyped_word_is_refused_with_what_was_meant(tmp_path: Path, words: l
 
     assert done.returncode == 2 and done.stdout == ""
     assert hint in done.stderr and "Usage: holdfast" in done.stderr and "--help` tells more" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        (["replay", "r1"], "holdfast events RUN --replay"),
+        (["gate", "respond"], "holdfast answer RUN VALUE"),
+        (["stop", "r1"], "holdfast cancel RUN"),
+    ],
+)
+def test_a_command_of_another_system_is_refused_with_ours(
+    tmp_path: Path, words: list[str], known: str
+) -> None:
+    """R1.9, R4.6: which command does that here."""
+    done = call(tmp_path, *words)
+
+    assert done.returncode == 2 and f"No such command {words[0]!r}; here it is `{known}`" in done.stderr
+
+
+def test_the_commands_named_for_those_of_other_systems_are_there() -> None:
+    for other, known in ELSEWHERE.items():
+        name, *rest = known.split()
+        command = commands.get_command(click.Context(commands), name)
+        assert command is not None and other not in ENTRIES, known
+        inner = [word for word in rest if word.islower() and not word.startswith("-")]
+        assert not inner or command.get_command(click.Context(command), inner[0]) is not None, known  # type: ignore[attr-defined]
+        options = {option for each in command.params for option in each.opts}
+        assert {word for word in rest if word.startswith("--")} <= options, known
 
 
 def test_without_a_command_the_overview_is_the_answer(tmp_path: Path) -> None:

@@ -166,6 +166,19 @@ def test_from_another_folder_the_file_says_where_its_runs_are(apart: Path) -> No
     assert both.returncode == 2 and "give one of them" in both.stderr
 
 
+def test_runs_are_found_by_name_where_a_file_in_a_sub_folder_keeps_them(tmp_path: Path) -> None:
+    """S1.8: `run workflows/long.yaml`, then `resume long-analysis` in the same folder."""
+    (tmp_path / "workflows").mkdir()
+    write(tmp_path / "workflows", "long.yaml", KEPT.format(storage="sqlite", place=APART))
+    assert call(tmp_path, "run", "workflows/long.yaml", "--run-id", "w1").returncode == 4
+
+    listed = call(tmp_path, "checkpoints", "list", "--workflow", "long-analysis", "--json")
+    assert len(json.loads(listed.stdout)["checkpoints"]) == 2, listed.stderr
+    done = call(tmp_path, "resume", "long-analysis", "--answer", "yes")
+    assert done.returncode == 0 and "which workflows/long.yaml names" in done.stderr
+    assert call(tmp_path, "checkpoints", "clear", "long-analysis", "--yes").returncode == 0
+
+
 def test_what_is_nowhere_is_an_error_that_says_where_was_looked(apart: Path) -> None:
     """S1.8: nothing found is a failure, and nothing is created by looking."""
     names = [("show", "nobody"), ("resume", "nobody"), ("checkpoints", "clear", "nobody", "--yes")]

@@ -88,6 +88,25 @@ def test_the_three_ways_to_resume_run_the_saved_node_again(graph, tmp_path):
     assert outcome.state == {"value": 4, "path": ["fetch", "review", "publish"], "model": "none"}
 
 
+def test_a_file_may_have_any_name(graph, tmp_path, monkeypatch):
+    """S4.1, S4.3-S4.5: also one without `.pkl`, given as text, in the current folder too."""
+    monkeypatch.chdir(tmp_path)
+    graph.save_checkpoint("review", {"value": 2, "path": []}, "review", {})
+
+    for file_path in ("review", str(tmp_path / "review")):
+        assert graph.invoke(checkpoint=file_path).state["path"] == ["review", "publish"]
+        assert list(graph.stream(checkpoint=file_path))[-1].type == "graph.complete"
+        assert list(graph.resume_from_checkpoint(file_path))[-1].type == "graph.complete"
+
+
+@pytest.mark.parametrize(("state", "config"), [(3, {}), (None, {}), ({"value": 1}, 3), ({"value": 1}, ["a"])])
+def test_a_state_and_a_config_are_mappings(graph, tmp_path, state, config):
+    """S4.15: what else is given is named, and nothing is written."""
+    with pytest.raises(StateInvalid, match=r"checkpoint .*x.pkl: (state|config) is a mapping, not"):
+        graph.save_checkpoint(tmp_path / "x.pkl", state, "review", config)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_config_overrides_the_saved_one_and_an_update_the_saved_state(graph, tmp_path):
     """S4.12, R4.3: what is given wins, and the rest is as it was saved."""
     file_path = tmp_path / "publish.pkl"

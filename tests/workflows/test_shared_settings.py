@@ -444,6 +444,13 @@ def test_a_wrong_import_is_refused_at_its_place(shop: Workshop, library: str, te
         ("steps: [{name: a, human_gate: x}]\n", "here it is `ask`"),
         ("steps: [{name: a, while: x}]\n", "here it is `while_loop`"),
         ("steps: [{name: a, create_file: x}]\n", "here it is `file: {create|edit|read: PATH}`"),
+        ("steps: [{id: a, set: {}}]\n", "here it is `name`"),
+        ("steps: [{name: a, set: {}, for_each: {source: [1]}}]\n", "here it is `in`"),
+        (
+            "steps: [{name: a, set: {}, for_each: {in: [1], max_concurrent: 2}}]\n",
+            "here it is `max_parallel`",
+        ),
+        ("  checkpoint: {keep_last: 5}\nsteps: [{name: a, set: {}}]\n", "`max_checkpoints` of `retention`"),
         ("  entry_point: a\nsteps: [{name: a, set: {}}]\n", "here it is `entry`"),
         ("  limits: {budget_usd: 3}\nsteps: [{name: a, set: {}}]\n", "here it is `budget`"),
         ("agents: [{name: a}]\n", "here it is `steps`"),

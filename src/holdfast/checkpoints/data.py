@@ -290,6 +290,10 @@ class CheckpointData:
         return cls(**facts)
 
 
+CheckpointState = CheckpointData
+"""The name that interactive servers have for it."""
+
+
 def facts_of(data: CheckpointData) -> dict[str, Any]:
     """Return a checkpoint's fields by name, as plain values, but for its state, of which only the origin is here."""
     facts = {each.name: getattr(data, each.name) for each in dataclasses.fields(data) if each.name != "state"}
@@ -602,7 +606,9 @@ def save_by_hand(journal: Journal, codec: Codec, run: str, data: CheckpointData,
     state. A run of a graph can only be saved by that graph.
     """
     while True:
-        writer = _writer(journal, codec, run, data.workflow_name)
+        writer = _writer(
+            journal, codec, run, data.workflow_name, data.updated_at.timestamp() if is_whole else None
+        )
         writer.together(functools.partial(_record_saving, writer, data, is_whole))
         try:
             writer.flush()
@@ -611,8 +617,10 @@ def save_by_hand(journal: Journal, codec: Codec, run: str, data: CheckpointData,
         return (is_whole and data.checkpoint_id) or checkpoint_id(writer.info.key, writer.run.saved_seq)
 
 
-def _writer(journal: Journal, codec: Codec, run: str, workflow: str) -> Writer:
+def _writer(journal: Journal, codec: Codec, run: str, workflow: str, at: float | None = None) -> Writer:
+    """Return the writer of a run that is saved by hand; its age counts from `at`, by default from now."""
     now, stored = clock.time(), journal.store.runs(run=run)
+    now = now if at is None else min(now, at)
     if not stored:
         info = RunInfo(run, new_run_key(), workflow or "state", RunStatus.INTERRUPTED.value, now, now)
         return Writer.create(journal, info, codec, durable=True)

@@ -1,7 +1,8 @@
-"""Checkpoints in stores of Holdfast's own, their manager, pausing and resuming by checkpoint id, and configs."""
+"""Checkpoints in stores of Holdfast's own, their manager, and configs."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import os
@@ -10,44 +11,37 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from holdfast import clock
 from holdfast.checkpoints.custom import AdaptedStore, CheckpointStore, call, is_custom, listed, loaded
 from holdfast.checkpoints.data import (
     CheckpointData,
-    PauseMetadata,
     layer_count,
     read_checkpoint,
     read_checkpoints,
     save_by_hand,
 )
 from holdfast.engine.app import App
-from holdfast.engine.owner import has_owner
-from holdfast.engine.resume import find_checkpoint, refuse_finished
+from holdfast.engine.resume import find_checkpoint
 from holdfast.engine.retention import expire_runs, prune_workflow
-from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention
+from holdfast.engine.settings import CheckpointPolicy, Retention
 from holdfast.errors import (
     CheckpointNotFound,
     HoldfastError,
-    RunConflict,
     RunExists,
     StateInvalid,
     StoreError,
     suggestion,
 )
 from holdfast.graph.graph import Graph
-from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark, is_checkpoint_id
+from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.copying import delete_run, prune_run
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Paused, RunEnded
-from holdfast.journal.run_state import FAILED, READY
 from holdfast.journal.sealing import Seal
-from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec, TolerantCodec
+from holdfast.state.schema import as_mapping
 from holdfast.state.state import State, origin_of
 from holdfast.stores import get_store, open_store, register_store
 from holdfast.stores.base import KeepsCheckpoints, RunInfo, Store, is_server
 from holdfast.threads import in_background
-from holdfast.values import RunStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -296,13 +290,22 @@ def register_checkpoint_store(name: str, store: Store | KeepsCheckpoints) -> Non
 
 
 def as_state(given: Any) -> State:
-    """Return a state, or a mapping as one; refuse anything else."""
+    """Return a state, or a mapping, a dataclass or a pydantic model as one; refuse anything else."""
     if isinstance(given, State):
         return given
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        kinds = "a State, a CheckpointData or a mapping of keys to values"
+    found = given if given is None or isinstance(given, type) else _mapping_of(given)
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+        kinds = "a State, a CheckpointData, a dataclass, a pydantic model or a mapping of keys to values"
         raise StateInvalid(f"what is saved is {kinds}, not {given!r:.80} ({type(given).__name__})")
-    return State(given)
+    return State(found)
+
+
+def _mapping_of(given: Any) -> Any:
+    """Return a state's keys and values, if it has any."""
+    try:
+        return as_mapping(given, "a state")
+    except StateInvalid:
+        return given
 
 
 class CheckpointManager:
@@ -316,12 +319,13 @@ class CheckpointManager:
         self._runs: dict[str, str] = {}
         """By workflow, the run that states without a run of their own belong to."""
 
-    def save_checkpoint(self, state: Mapping[str, Any], dag: Any, layer_index: int) -> str:
+    def save_checkpoint(self, state: Any, dag: Any, layer_index: int) -> str:
         """Save a state after `layer_index` completed layers of a graph; return the checkpoint's id.
 
-        `state` is a `State`, a `WorkflowState` or another mapping; one that can be changed gets the id as its
-        `checkpoint_id`. `dag` is a graph, an app, or a graph as plain data, whose `name` is the workflow's. More
-        layers than it has are refused; a graph that loops may complete any number.
+        `state` is a `State`, a `WorkflowState`, another mapping, a dataclass or a pydantic model. A mapping that can
+        be changed, and an object with an attribute `checkpoint_id` that can be set, get the id there. `dag` is a
+        graph, an app, or a graph as plain data, whose `name` is the workflow's. More layers than it has are refused;
+        a graph that loops may complete any number.
         """
         outline, may_jump = _outline(dag)
         if not isinstance(layer_index, int) or isinstance(layer_index, bool) or layer_index < 0:
@@ -333,8 +337,9 @@ class CheckpointManager:
                 f"layer_index is how many layers are complete, and not {layer_index}: the graph has {has}"
             )
         workflow = str(outline.get("name") or outline.get("workflow_id") or "workflow")
-        plain = {key: value for key, value in as_state(state).items() if key != "checkpoint_id"}
-        run_id = self._run_of(state, workflow)
+        given = as_state(state)
+        plain = {key: value for key, value in given.items() if key != "checkpoint_id"}
+        run_id = self._run_of(state, given, workflow)
         data = CheckpointData(
             checkpoint_id="" if isinstance(self.checkpoints, JournalCheckpointStore) else str(uuid.uuid4()),
             workflow_name=workflow,
@@ -348,6 +353,9 @@ class CheckpointManager:
             call(self.checkpoints, "save", data)
         if isinstance(state, MutableMapping):
             state["checkpoint_id"] = ident
+        elif not isinstance(state, Mapping) and hasattr(state, "checkpoint_id"):
+            with contextlib.suppress(AttributeError, TypeError, ValueError):  # It may be frozen.
+                state.checkpoint_id = ident
         return ident
 
     def load(self, checkpoint_id: str) -> CheckpointData:
@@ -364,6 +372,8 @@ class CheckpointManager:
 
         In a store of Holdfast's own, the newest checkpoint of a run that can be resumed stays, too.
         """
+        if not isinstance(workflow_id, str):
+            raise HoldfastError(f"workflow_id is the name of a workflow, not {workflow_id!r:.80}")
         if not isinstance(keep_count, int) or isinstance(keep_count, bool) or keep_count < 1:
             raise HoldfastError(f"keep_count must be at least 1, not {keep_count!r:.80}")
         if isinstance(self.checkpoints, JournalCheckpointStore):
@@ -374,10 +384,10 @@ class CheckpointManager:
             call(self.checkpoints, "delete", ident)
         return len(found[keep_count:])
 
-    def _run_of(self, state: Mapping[str, Any], workflow: str) -> str:
+    def _run_of(self, given: Any, state: State, workflow: str) -> str:
         """Return the run that a state is saved in: its own, that of its last checkpoint, else this manager's."""
-        if isinstance(state, State):
-            return origin_of(state).run_id
+        if isinstance(given, State):
+            return origin_of(given).run_id
         before = state.get("checkpoint_id")
         known = loaded(self.checkpoints, before) if isinstance(before, str) and before else None
         return known.run_id if known else self._runs.setdefault(workflow, str(uuid.uuid4()))
@@ -394,103 +404,6 @@ def _outline(dag: Any) -> tuple[dict[str, Any], bool]:
             f"dag is a graph, an app or a graph as plain data, not {dag!r:.80} ({type(dag).__name__})"
         )
     return dict(dag), False
-
-
-# Pausing a run for somebody's response, and resuming it with one, by checkpoint id.
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a resume: an outcome, or the error as text. Errors are not raised."""
-
-    outcome: Outcome | None = None
-    error: str = ""
-
-    @property
-    def is_success(self) -> bool:
-        return self.outcome is not None
-
-
-def pause_workflow(app: App, run_id: str, block_id: str, prompt: str) -> str:
-    """Pause a run that has no owner for a response to `prompt`; return the id of the checkpoint it waits at.
-
-    The node `block_id`, if it is about to run, or else the first node that is, waits, and gets the
-    response from `ctx.ask(…, name=block_id)`. A run that waits for that response already, because a
-    node asked for it, is left as it is.
-    """
-    journal = app._settings.journal
-    info = journal.info(run_id)
-    refuse_finished(info)
-    loaded = journal.load(info, app._settings.codec)
-    if not any(pause.name == block_id for pause in loaded.run.pauses.values()):
-        if has_owner(app.store, info):
-            raise RunConflict(
-                f"run {run_id!r} is being executed; let one of its nodes call ctx.ask, or cancel the run first"
-            )
-        writer = Writer(journal, loaded, app._settings.codec, durable=True)
-        _record_pause(writer, block_id, prompt)
-        writer.flush()
-    return checkpoint_id(info.key, loaded.run.saved_seq)
-
-
-def resume_workflow(app: App, checkpoint_id: str, response: Any = "") -> Result:
-    """Resume a run from a checkpoint, with a response to the question that it waits for.
-
-    The response answers the pause; if the state has a `context`, the response is also stored there, as
-    `context["blocks"][block_id]["outputs"]["response"]`. Without a response, the run only passes gates.
-    """
-    data = JournalCheckpointStore(app).load(checkpoint_id)
-    if data is None:
-        return Result(error=f"Checkpoint not found: {checkpoint_id}")
-    try:
-        outcome = _resume(app, data, response)
-    except HoldfastError as error:
-        return Result(error=str(error))
-    return Result(outcome) if outcome.error is None else Result(error=str(outcome.error))
-
-
-def _resume(app: App, data: CheckpointData, response: Any) -> Outcome:
-    pause = data.pause_metadata
-    if pause is None or response in ("", None):
-        return app.resume(data.checkpoint_id or data.run_id)
-    newest = app.get_state(data.run_id).checkpoint_id == data.checkpoint_id
-    run_id = data.run_id
-    if not newest:
-        # A new run begins at an older checkpoint, where the node asks its question again.
-        asked = app.resume(data.checkpoint_id)
-        if not any(waiting.name == pause.block_id for waiting in asked.pauses):
-            return asked
-        run_id = asked.run_id
-    update = _response_in_context(app, app.get_state(run_id), pause, response)
-    return app.resume(run_id, answers={pause.block_id: response}, update=update)
-
-
-def _response_in_context(
-    app: App, state: Mapping[str, Any], pause: PauseMetadata, response: Any
-) -> dict[str, Any] | None:
-    schema = app.graph.schema
-    context = state.get("context", {} if "context" in schema.channels else None)
-    if not isinstance(context, Mapping):
-        return None
-    blocks = context.get("blocks", {})
-    block = blocks.get(pause.block_id, {})
-    outputs = {**block.get("outputs", {}), "response": response}
-    return {"context": {**context, "blocks": {**blocks, pause.block_id: {**block, "outputs": outputs}}}}
-
-
-def _record_pause(writer: Writer, block_id: str, prompt: str) -> None:
-    """Record that the step of the node `block_id`, or else the first that is about to run, waits."""
-    run, now = writer.run, clock.time()
-    able = [step for step in run.active() if step.status in (READY, FAILED) and step.id not in run.frames]
-    if not able:
-        raise HoldfastError(
-            f"run {writer.info.run!r} has no step that could wait for {block_id!r}; resume it first"
-        )
-    step = next((step for step in able if step.node == block_id), able[0])
-    writer.record(Paused(f"{step.id}:{block_id}", "ask", step.id, step.node, block_id, prompt, since=now))
-    writer.record(RunEnded(RunStatus.PAUSED))
-    writer.set_info(dataclasses.replace(writer.info, status=RunStatus.PAUSED.value, updated_at=now, owner=""))
-    writer.mark(encode_mark(run.root.waves, [], [step.node], ""))
 
 
 # `GraphConfig` and `CheckpointConfig`: a graph's settings as plain data, for files and registries.

@@ -90,6 +90,22 @@ ENTRIES = {
 HIDDEN = {"export": "capsule", "import": "capsule"}
 """Commands of groups that are understood without the name of the group, too, and are listed nowhere."""
 
+ELSEWHERE = {
+    **dict.fromkeys(("checkpoint", "ckpt"), "checkpoints"),
+    "status": "runs status RUN",
+    **dict.fromkeys(("list", "ls", "ps", "jobs"), "runs"),
+    **dict.fromkeys(("stop", "kill"), "cancel RUN"),
+    "continue": "resume RUN",
+    **dict.fromkeys(("approve", "respond", "gate"), "answer RUN VALUE"),
+    "guide": "steps guide RUN TEXT",
+    "replay": "events RUN --replay",
+    "logs": "events RUN",
+    "inspect": "workflow inspect FILE",
+    "fleet": "worker",
+    **dict.fromkeys(("web", "dashboard"), "ui"),
+}
+"""What the commands of other systems are called here."""
+
 EXAMPLE = """\
   holdfast init hello.yaml              write a first workflow
   holdfast run hello.yaml -i name=Ada   run it; every finished step is saved
@@ -145,6 +161,9 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does it, with suggestions from the whole table."""
         if args and args[0] not in {*ENTRIES, *HIDDEN} and not args[0].startswith("-"):
+            if args[0] in ELSEWHERE:
+                known = f"{PROGRAM} {ELSEWHERE[args[0]]}"
+                raise click.UsageError(f"No such command {args[0]!r}; here it is `{known}`", ctx)
             raise click.NoSuchCommand(args[0], possibilities=ENTRIES, ctx=ctx)
         return super().resolve_command(ctx, args)
 

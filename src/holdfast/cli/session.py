@@ -121,9 +121,9 @@ class Session(contextlib.ExitStack):
     def find(self, name: str | None = None) -> None:
         """Open the store that has a run, a checkpoint or a workflow of this name, unless a store is open.
 
-        Without `--store`, `--file` and the environment that is the one that a workflow file in this folder names for
-        its own workflow, else the usual one, else a file or folder that another one names. Raise `RunNotFound` if none
-        of them has it.
+        Without `--store`, `--file` and the environment that is the one that a workflow file here, or one folder below,
+        names for its own workflow, else the usual one, else a file or folder that another one names. Raise
+        `RunNotFound` if none of them has it.
         """
         if self._journal is not None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_STORE = "sqlite:///.holdfast/runs.db"
+SUFFIXES = (".yaml", ".yml")
 
 
 def note_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -159,7 +161,9 @@ def holds(store: Store, text: str) -> bool:
 
 
 MOST_FILES, MOST_BYTES = 100, 1_000_000
-"""How many workflow files of a folder are read to find a store, and how large each may be."""
+"""How many workflow files are read to find a store, and how large each may be."""
+MOST_ENTRIES = 1_000
+"""How many files of a sub-folder are looked at for that."""
 
 
 def store_of_file(path: Path) -> tuple[str, str]:
@@ -187,7 +191,7 @@ class LikelyStore(NamedTuple):
 
 
 def likely_stores(name: str | None, folder: Path) -> Iterator[LikelyStore]:
-    """Yield where the runs of a folder may be.
+    """Yield where the runs of a folder, and of the workflow files in its sub-folders, may be.
 
     What the file of the workflow `name` says comes first, then the usual store, then what other files say.
     """
@@ -211,14 +215,26 @@ def _named_stores(paths: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
 
 
 def _workflow_texts(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the workflow files of a folder that have a field `checkpoint`: no others name a store."""
-    paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
-    for path in paths[:MOST_FILES]:
+    """Yield the workflow files of a folder and its sub-folders that have a field `checkpoint`: no others name a store.
+
+    Those of the folder come first. Hidden sub-folders are left out.
+    """
+    for path in itertools.islice(_workflow_paths(folder), MOST_FILES):
         with contextlib.suppress(OSError, ValueError):
             if path.is_file() and path.stat().st_size <= MOST_BYTES:
                 text = path.read_text("utf-8")
                 if re.search(r"\bcheckpoint\b", text):
                     yield path, text
+
+
+def _workflow_paths(folder: Path) -> Iterator[Path]:
+    own = sorted(folder.iterdir())
+    yield from (path for path in own if path.suffix in SUFFIXES)
+    for path in own:
+        if path.is_dir() and not path.name.startswith("."):
+            with contextlib.suppress(OSError):
+                inside = sorted(itertools.islice(path.iterdir(), MOST_ENTRIES))
+                yield from (each for each in inside if each.suffix in SUFFIXES)
 
 
 def meant_run(store: Store, text: str) -> str:

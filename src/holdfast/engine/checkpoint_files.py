@@ -29,6 +29,7 @@ from holdfast.errors import (
     CorruptJournal,
     HoldfastError,
     Remedy,
+    StateInvalid,
     StoreError,
     problem_of,
 )
@@ -167,6 +168,9 @@ def check_replaceable(path: Path) -> None:
 
 def save(path: Path, state: Mapping[str, Any], node: str, config: Mapping[str, Any]) -> Path:
     """Write a checkpoint file, whole or not at all, in place of one that is there."""
+    for name, given in (("state", state), ("config", config)):
+        if not isinstance(given, Mapping):
+            raise StateInvalid(f"checkpoint {path}: {name} is a mapping, not {given!r:.80} ({_kind(given)})")
     content = _content(state, node, config, clock.visible_time())
     with _written(path, content) as temporary:
         temporary.replace(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,7 +67,9 @@ _MOST_CHANGES = 10
 async def go_on_from(
     runner: Runner, checkpoint: str | Path, run_id: str | None, options: Mapping[str, Any], caller: Caller
 ) -> Outcome:
-    """Go on from a checkpoint file, or from whatever `resume` takes, with options of a resume."""
+    """Go on from a checkpoint file, whatever its name, or from whatever `resume` takes, with options of a resume."""
+    if os.path.isfile(checkpoint):  # noqa: PTH113 - whatever the name is, this does not raise.
+        checkpoint = checkpoint if runner.journal.store.runs(run=str(checkpoint)) else Path(checkpoint)
     return await resume(runner, checkpoint, ResumeOptions(**options), caller, run_id)
 
 

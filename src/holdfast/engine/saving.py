@@ -206,7 +206,7 @@ class Saving:
         return ExecutionError(
             f"checkpoint save failed: {problem_of(error)}; {kept}",
             remedies=Remedy("resume", self.run_id) if self.writer.stored else (),
-            node=self.run.root.last_node,
+            node=self.run.root.last_node or next((step.node for step in self.run.active()), ""),
             state=self.state(),
             path=tuple(self.run.path),
             run_id=self.run_id,

@@ -41,12 +41,18 @@ class ConfiguredGraph(StateGraph):
 
     def __init__(
         self,
-        config: GraphConfig,
+        config: GraphConfig | Mapping[str, Any],
         schema: Any = None,
         *,
         observer: ObserverLike = None,
         store: Store | KeepsCheckpoints | str | None = None,
     ) -> None:
+        if isinstance(config, Mapping):
+            config = GraphConfig.from_dict(config)
+        if not isinstance(config, GraphConfig):
+            raise HoldfastError(
+                f"a graph is made from a GraphConfig or its to_dict(), not from {config!r:.80}"
+            )
         super().__init__(schema, name=config.name, max_iterations=config.max_iterations)
         self.config = config
         try:

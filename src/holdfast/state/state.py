@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from holdfast import clock
-from holdfast.errors import CodecError, StoreError, suggestion
+from holdfast.errors import CodecError, StateInvalid, StoreError, suggestion
 from holdfast.events import Event, Observer, ObserverLike, resolve_observer, tell
 from holdfast.state.codec import Codec
 from holdfast.state.ops import GUARDED, ReadOnly, Slot, freeze, thaw
@@ -98,6 +98,10 @@ class State(_Core, Mapping[str, Any]):
         timestamp: float | None = None,
     ) -> None:
         cells = {}
+        if data is not None and not hasattr(data, "items"):
+            raise StateInvalid(
+                f"a state is made of a mapping, not {data!r:.80}; an observer is State(observer=…)"
+            )
         for key, value in (data or {}).items():
             frozen, care = freeze(value)
             cells[key] = Slot(None, None, frozen, care)

@@ -206,6 +206,7 @@ def test_permissions_of_a_file_stay(shop: Workshop, here: Path) -> None:
         ("file: {read: a, max_bytes: 1}", "larger than 1 bytes"),
         ("file: {read: ['a', 'a*'], max_bytes: 5}", "larger than 5 bytes in all"),
         ("file: {read: nothing}", "No such file"),
+        ("file: {read: '*.txt'}", "patterns are given in a list: read: ['*.txt']"),
         ("file: {read: binary}", "byte 1 of it is not UTF-8"),
         ("file: {read: a, output: json}", "file.read: 'a'"),
         ("json_state: {read: nothing}", "No such file"),

@@ -113,7 +113,12 @@ class UseFile(UsesFiles):
             return self._edit(path, tmp, filled, ctx)
         wanted = self.fill("read", scope)
         if isinstance(wanted, str):
-            return {"output": self._understood(wanted, self._read("read", wanted, tmp))}
+            try:
+                return {"output": self._understood(wanted, self._read("read", wanted, tmp))}
+            except StepFailed as error:
+                if not glob.has_magic(wanted):
+                    raise
+                raise StepFailed(f"{error}; patterns are given in a list: read: [{wanted!r}]") from error
         return {"output": self._read_all([str(path) for path in wanted], tmp)}
 
     def _create(self, path: str, tmp: str | None, content: Any, ctx: Context) -> Result:

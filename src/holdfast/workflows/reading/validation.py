@@ -215,6 +215,14 @@ _OTHER_NAMES = {
     "max_attempts": "`attempts`",
     "delay_seconds": "`delay`",
     "retry_on": "`on`",
+    "id": "`name`",
+    "source": "`in`",
+    "max_concurrent": "`max_parallel`",
+    "key_by": "`key`",
+    "failure_mode": "`on_error`",
+    "every_agent": "`interval: 1`, which is the default",
+    "keep_last": "`max_checkpoints` of `retention`",
+    "dsn": "`url`",
 }
 """Names that other systems have for fields."""
 
