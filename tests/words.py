@@ -59,6 +59,9 @@ FINE = (
 )
 """Phrases in which such a word is meant as everybody means it."""
 
+OF_OTHERS = {"coming-from-prefect.md": ("flow", "flows"), "comparison.md": ("flow", "flows")}
+"""Pages that name what another system calls so."""
+
 _PATTERN = re.compile(rf"\b({'|'.join(word for words in INSTEAD for word in words.split('|'))})\b")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -79,7 +82,8 @@ def uses(paths: Iterable[Path]) -> Iterator[Use]:
             for phrase in FINE:
                 text = text.replace(phrase, "")
             for found in _PATTERN.finditer(text):
-                yield Use(path, number, found[1])
+                if found[1] not in OF_OTHERS.get(path.name, ()):
+                    yield Use(path, number, found[1])
 
 
 def _files(path: Path) -> Iterable[Path]:

@@ -149,24 +149,34 @@ def test_the_readme_leads_to_every_page_or_to_the_list_it_is_on() -> None:
     assert {name_of(page) for page in PAGES if page not in reached} == set()
 
 
-def test_the_readme_example_has_about_twenty_lines() -> None:
-    lines = [line for line in script_of(ROOT / "README.md").splitlines() if line.strip()]
+def test_the_readme_has_two_programs_and_six_groups_of_links_and_little_else() -> None:
+    """The commands that it shows are called by test_tutorials.py."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    programs = re.findall(r'^```(?:python|yaml) title="(.+)"$', text, flags=re.MULTILINE)
 
-    assert len(lines) <= 25
+    assert programs == ["report.py", "report.yaml"]
+    assert len(re.findall(r"^- \*\*", text.partition("## More")[2], flags=re.MULTILINE)) == 6
+    assert len(text.splitlines()) < 170
 
 
-def test_the_readme_example_can_be_run_again_and_again(tmp_path: Path) -> None:
-    (tmp_path / "report.py").write_text(script_of(ROOT / "README.md"))
-    printed = []
-    for _ in range(3):
-        command = [sys.executable, "report.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment())
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout.strip())
-        (tmp_path / "online").touch()
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """If docs/peers.md was made anew, copy its figures and date to README.md."""
+    pages = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/peers.md"))
+    shown, measured = ([[*map(str.strip, line.split("|"))] for line in page.splitlines()] for page in pages)
+    names = {
+        "chain of 100 trivial steps, each synced to disk": "chain of 100 trivial steps",
+        "resume at step 50 of 100 in a new process": "resume at step 50 of 100 in a new process",
+        "disk after 200 steps, each adding a message of 500 B": "200 steps, each adding a message of 500 B",
+    }
+    rows = [row for row in shown if len(row) > 2 and row[1] in names]
 
-    assert "ConnectionError: the service is down" in printed[0]
-    assert printed[1:] == ["['collected tides', 'written']"] * 2
+    assert len(rows) == 3
+    for _, name, ours, *factors, _ in rows:
+        found = [row for row in measured if row[1:3] == [names[name], "SQLite"]]
+        peers = [[re.findall(r"\*\*(.+)\*\*", row[column]) for column in (4, 6, 7)] for row in found]
+        assert (ours, [[factor] for factor in factors]) in [
+            (row[3].partition(" ±")[0], each) for row, each in zip(found, peers, strict=True)
+        ], name
 
 
 def test_the_reference_has_every_public_name() -> None:
