@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast import clock
 from holdfast.engine.owner import liveness
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_forks, run_history
-from holdfast.errors import INVALID, CheckpointNotFound, HoldfastError
+from holdfast.errors import INVALID, CheckpointNotFound, HoldfastError, NotPaused, Remedy
 from holdfast.fleet.queues import held_back, is_postgres, queue_lines
 from holdfast.fleet.schedules import Schedules
 from holdfast.integrity.check import check_runs, check_store
@@ -23,15 +24,26 @@ from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.journal import Journal, unknown_run
 from holdfast.service import catalogue
 from holdfast.service.catalogue import Catalogue
+from holdfast.service.links import KEY_VARIABLE, AnswerLinks, LinkRefused, NoLinks, Question, refuse_late
 from holdfast.state.state import state_view
-from holdfast.stores.base import LAST_SEQ, Footprint, Measured, RunInfo, StatusCount, count_runs
+from holdfast.stores.base import (
+    LAST_SEQ,
+    Footprint,
+    Measured,
+    RunInfo,
+    StatusCount,
+    Store,
+    count_runs,
+    in_namespace,
+    namespace_of,
+)
 from holdfast.values import END, START, RunStatus
 from holdfast.views import usage
 from holdfast.views.charges import BY, row_of, rows
 from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView, checkpoint_list, latest_runs
 from holdfast.views.outlines import folded, steps_of
-from holdfast.views.plain import CODEC, Room, ViewCodec, plain, read_or_unread, user_trace
+from holdfast.views.plain import CODEC, Room, ViewCodec, iso, plain, read_or_unread, user_trace
 from holdfast.views.run_view import FaultView, PauseView, RunLine, RunView, annotation_at
 from holdfast.views.runs import find_checkpoint_info, find_run_info, lines_of, run_line, run_pauses, run_view
 from holdfast.views.timeline import Timeline, commit_text, host_text
@@ -64,6 +76,8 @@ class Reader:
         self.journal, self.store, self.catalogue = journal, journal.store, workflows
         self._counted: tuple[float, dict[str, StatusCount]] = (float("-inf"), {})
         self._charges = usage.KnownCharges(journal)
+        self.links: AnswerLinks | None = None
+        """Makes links that answer questions, if the operator gave a key."""
 
     # Workflows.
 
@@ -233,6 +247,39 @@ class Reader:
         is_executed = line.status == RunStatus.RUNNING and not line.is_dead
         is_theirs = line.goes_on and bool(line.queue) and not is_executed
         return held_back(self.store, line.run_id) if is_theirs else None
+
+    def answer_links(self, run_id: str, *, who: str = "") -> dict[str, Any]:
+        """Return a link for each question of a run: whoever has it can answer, once, without a login."""
+        if self.links is None:
+            raise NoLinks(
+                "this service has no key for answer links",
+                remedies=Remedy(text=f"its operator sets {KEY_VARIABLE}"),
+            )
+        info = self._info(run_id)
+        pauses = run_pauses(self.journal, info) if info.status == RunStatus.PAUSED else ()
+        found = [
+            {
+                "question": pause.handle,
+                "prompt": pause.prompt,
+                "until": iso(pause.until),
+                "link": self.links.link(Question.of(namespace_of(self.store), info, pause)),
+            }
+            for pause in pauses
+            if not (pause.is_gate or pause.is_wait)
+        ]
+        if not found:
+            raise NotPaused(f"run {run_id!r} is {info.status} and asks nothing")
+        return {"run_id": run_id, "links": found}
+
+    def asked_by(self, link: Question) -> tuple[RunInfo, PauseView]:
+        """Return the run and the pause of an answer link; raise `LinkRefused` if the question is over."""
+        for info in self.store.runs(run=link.run_id):
+            pauses = run_pauses(self.journal, info) if info.key.hex() == link.key else ()
+            for pause in pauses:
+                if Question.of(link.namespace, info, pause) == link:
+                    refuse_late(pause)
+                    return info, pause
+        raise LinkRefused("this question was answered already, or is over")
 
     def steps(self, run_id: str) -> list[dict[str, Any]]:
         """Return the steps of a run, each with its status, attempts and times."""
@@ -558,6 +605,15 @@ def _progress(view: RunView) -> dict[str, int]:
     """Return how many steps are completed, of those that are not skipped."""
     statuses = [step.status for step in view.steps if step.status != "skipped"]
     return {"done": statuses.count("completed"), "total": len(statuses)}
+
+
+def beside(store: Store, name: str) -> str:
+    """Return the URL of the same store in another namespace."""
+    own = namespace_of(store)
+    place = re.sub(
+        rf"([?&])namespace={re.escape(own)}(&|$)", lambda found: found[1] if found[2] else "", store.url
+    )
+    return in_namespace(place.rstrip("?&"), name)
 
 
 def pause_facts(pause: PauseView) -> dict[str, Any]:

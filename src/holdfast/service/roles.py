@@ -19,8 +19,8 @@ ROLES = ("read", "answer", "operate")
 """From the least to the most; each may do what those before it may."""
 
 NEEDS: Mapping[str, str] = {
-    **dict.fromkeys(("answer", "answer_link"), "answer"),
-    **dict.fromkeys(("execute", "execute_inline", "pause", "cancel", "resume"), "operate"),
+    "answer": "answer",
+    **dict.fromkeys(("execute", "execute_inline", "pause", "cancel", "resume", "answer_links"), "operate"),
     **dict.fromkeys(("edit", "skip", "replan", "annotate", "reload", "fsck"), "operate"),
     **dict.fromkeys(("fork", "rerun", "promote", "rollback", "export", "import_"), "operate"),
     **dict.fromkeys(("delete", "delete_checkpoint"), "operate"),
@@ -35,7 +35,7 @@ _LINE = re.compile(r"(?P<name>[\w.@-]{1,64}):(?P<role>\w+)(?:@(?P<namespace>\S+)
 
 
 class TokensInvalid(HoldfastError):
-    """A file of tokens cannot be used."""
+    """A file of tokens or keys cannot be used."""
 
     exit_code = CONFIGURATION
 
@@ -102,7 +102,7 @@ class Tokens:
         """
         given: list[tuple[str, Caller]] = []
         if path is not None:
-            given = [_read_line(path, number, line, namespace) for number, line in _lines(path)]
+            given = [_read_line(path, number, line, namespace) for number, line in private_lines(path)]
             if not given:
                 raise TokensInvalid(f"{path} has no tokens; write a line such as: ci:operate {new_token()}")
         if token := environ.get(TOKEN_VARIABLE, ""):
@@ -121,13 +121,14 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
+def private_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines of a file that only its owner may read, with their numbers; those that say nothing left out."""
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise TokensInvalid(f"{path} can be read by others; make it yours alone with: chmod 600 {path}")
         text = path.read_text("utf-8")
     except (OSError, UnicodeError) as error:
-        raise TokensInvalid(f"{path} cannot be read as a file of tokens: {error}") from None
+        raise TokensInvalid(f"{path} cannot be read: {error}") from None
     lines = enumerate(text.splitlines(), 1)
     return [(number, line.strip()) for number, line in lines if line.strip() and not line.startswith("#")]
 

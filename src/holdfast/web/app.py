@@ -8,7 +8,7 @@ import hashlib
 import json
 import typing
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,12 +25,15 @@ from holdfast.service.reading import RequestInvalid
 from holdfast.service.requests import Keyed, once
 from holdfast.service.roles import Caller, Unauthorized
 from holdfast.service.service import LONGEST_WAIT, Service
+from holdfast.service.webhooks import Webhooks
 from holdfast.values import RunStatus
 from holdfast.web import problems
 from holdfast.web.context import Context
 from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_body, read_query
+from holdfast.web.links import LinkPages
 from holdfast.web.pages import page_routes
 from holdfast.web.pages.rendering import as_page
+from holdfast.web.reading import read_bytes
 from holdfast.web.streams import Streams
 
 KEY_HEADER = "idempotency-key"
@@ -62,7 +65,13 @@ HEADERS = {
 _WAIT = 0.05
 
 
-def make_app(context: Context, *, pages: bool = True, mcp: Protocols | None = None) -> Starlette:
+def make_app(
+    context: Context,
+    *,
+    pages: bool = True,
+    mcp: Protocols | None = None,
+    webhooks: Sequence[Webhooks] = (),
+) -> Starlette:
     """Return the app of a context."""
     api = Api(context)
     spoken = None if mcp is None else Spoken(context, mcp)
@@ -72,16 +81,24 @@ def make_app(context: Context, *, pages: bool = True, mcp: Protocols | None = No
         for each in context.services.values():
             each.start()
         try:
+            for hooks in webhooks:
+                await run_in_threadpool(hooks.start)
             async with contextlib.AsyncExitStack() as stack:
                 if spoken is not None:
                     await spoken.start(stack)
                 yield
         finally:
             await api.streams.close()
+            for hooks in webhooks:
+                await run_in_threadpool(hooks.close)
             for each in context.services.values():
                 await run_in_threadpool(each.close)
 
-    routes: list[BaseRoute] = [*api.routes(), *(page_routes(context) if pages else ())]
+    routes: list[BaseRoute] = [
+        *api.routes(),
+        *LinkPages(context).routes(),
+        *(page_routes(context) if pages else ()),
+    ]
     if spoken is not None:
         routes.append(Route("/mcp", spoken))
     app = Starlette(
@@ -259,7 +276,7 @@ class Api:
         given: dict[str, Any] = dict(request.path_params)
         given |= read_query(endpoint, request.query_params.multi_items())
         if endpoint.call == "import_":
-            given["data"] = await _body(request, MOST_CAPSULE_BYTES)
+            given["data"] = await read_bytes(request, MOST_CAPSULE_BYTES)
         elif endpoint.body is not None:
             given |= read_body(endpoint, await _json(request))
         if endpoint.acts and endpoint.call != "validate":
@@ -328,18 +345,8 @@ def partial_async(
     return handle
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """Return the body of a request; refuse one that is too long without reading it all."""
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > most:
-            raise problems.TooLong(f"the body may have {most:,} bytes")
-    return bytes(data)
-
-
 async def _json(request: Request) -> Any:
-    data = await _body(request, MOST_BYTES)
+    data = await read_bytes(request, MOST_BYTES)
     if not data:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -130,7 +130,7 @@ class Context:
         if kind.lower() == "bearer" and token:
             found = self.tokens.find(token.strip())
             if found is None:
-                self._failures.take(_address(request))
+                self.count_guess(request)
                 raise Unauthorized("this token is not known")
             return found
         session = request.cookies.get(COOKIE)
@@ -158,13 +158,17 @@ class Context:
             raise Forbidden("the namespace of this token is not served here")
         return found
 
+    def count_guess(self, request: Request) -> None:
+        """Count a wrong guess; raise `RateExceeded` if there were too many from one address."""
+        self._failures.take(_address(request))
+
     # Browsers.
 
     def login(self, request: Request, token: str) -> str:
         """Return a new session for a token; raise `Unauthorized` if it is not known."""
         found = self.tokens.find(token.strip())
         if found is None:
-            self._failures.take(_address(request))
+            self.count_guess(request)
             raise Unauthorized("this token is not known")
         return self.sessions.add(found)
 

@@ -14,6 +14,7 @@ from holdfast import errors
 from holdfast.capsules.summary import TooLarge
 from holdfast.errors import HoldfastError, Remedy
 from holdfast.service.catalogue import InlineRefused
+from holdfast.service.links import LinkRefused, NoLinks
 from holdfast.service.reading import RequestInvalid
 from holdfast.service.roles import Forbidden, Unauthorized
 from holdfast.service.service import ReadOnly, TooManyRuns
@@ -27,6 +28,10 @@ logger = logging.getLogger("holdfast.web")
 
 class TooLong(RequestInvalid):
     """The body of a request has more bytes than it may."""
+
+
+class TooSlow(RequestInvalid):
+    """The body of a request did not arrive in time."""
 
 
 class NoSuchPath(HoldfastError):
@@ -44,10 +49,12 @@ STATUSES: Mapping[type[HoldfastError], int] = {
     ReadOnly: 403,
     InlineRefused: 403,
     errors.ForeignRun: 403,
+    NoLinks: 403,
     NoSuchPath: 404,
     errors.RunNotFound: 404,
     errors.CheckpointNotFound: 404,
     errors.UnknownWorkflow: 404,
+    LinkRefused: 410,
     errors.RunConflict: 409,
     errors.RunExists: 409,
     errors.RunFinished: 409,
@@ -57,6 +64,7 @@ STATUSES: Mapping[type[HoldfastError], int] = {
     errors.GraphChanged: 409,
     TooLarge: 413,
     TooLong: 413,
+    TooSlow: 408,
     Unexpected: 500,
     errors.CorruptJournal: 500,
     TooManyRuns: 429,

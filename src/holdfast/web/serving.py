@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import CONFIGURATION, HoldfastError, Remedy
 from holdfast.service.catalogue import Source
+from holdfast.service.links import AnswerLinks
+from holdfast.service.reading import beside
 from holdfast.service.roles import Caller, Tokens
 from holdfast.service.service import Service
-from holdfast.stores.base import Store, in_namespace, namespace_of
+from holdfast.service.targets import Target
+from holdfast.service.webhooks import Webhooks
+from holdfast.stores.base import Store, namespace_of
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -62,6 +66,8 @@ def asgi(
     concurrency: int = 3,
     pages: bool = True,
     mcp: Protocols | None = None,
+    webhooks: Sequence[Target] = (),
+    links: AnswerLinks | None = None,
 ) -> Starlette:
     """Return the HTTP API, and the pages, as an ASGI app that Starlette or FastAPI can mount.
 
@@ -69,7 +75,8 @@ def asgi(
     mounted app is started by the lifespan of the app that it is mounted in). With `tokens`, callers need one, and
     see the runs of its namespace; without, everybody who reaches the app may do everything. `hosts` are the names
     under which it may be reached; `"*"` leaves that check to what stands before it. `mcp` makes, of a
-    service, what answers under `/mcp`: `lambda service: McpServer(service).over_http()`.
+    service, what answers under `/mcp`: `lambda service: McpServer(service).over_http()`. `webhooks` are told what
+    happens to runs; `links` makes links that answer a question without a login.
     """
     if service is None:
         if store is None:
@@ -79,14 +86,23 @@ def asgi(
         )
     services = {namespace_of(service.store): service}
     for name in sorted((tokens.namespaces if tokens else set()) - set(services)):
-        url = in_namespace(service.store.url.partition("?namespace=")[0], name)
         services[name] = Service(
-            url, workflows, read_only=read_only, allow_inline=allow_inline, concurrency=concurrency
+            beside(service.store, name),
+            workflows,
+            read_only=read_only,
+            allow_inline=allow_inline,
+            concurrency=concurrency,
         )
+    for each in services.values():
+        each.links = links
+    if webhooks and service.read_only:
+        raise NotServed("a server that only shows runs sends no webhooks: deliveries are stored")
+    told = [Webhooks(each, webhooks) for each in services.values()] if webhooks else []
     with needing_extra():
         from holdfast.web.app import make_app
         from holdfast.web.context import Context
-    return make_app(Context(services, tokens=tokens, hosts=tuple(hosts)), pages=pages, mcp=mcp)
+    context = Context(services, tokens=tokens, hosts=tuple(hosts))
+    return make_app(context, pages=pages, mcp=mcp, webhooks=told)
 
 
 def is_loopback(host: str) -> bool:

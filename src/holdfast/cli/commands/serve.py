@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -16,7 +17,11 @@ from holdfast.cli.render import print_json
 from holdfast.cli.session import Session, command
 from holdfast.cli.store_option import lasting_url
 from holdfast.mcp import server_class
+from holdfast.service.links import KEY_VARIABLE as LINK_KEY
+from holdfast.service.links import AnswerLinks
 from holdfast.service.roles import TOKEN_VARIABLE, Caller, Tokens, new_token
+from holdfast.service.targets import KEY_VARIABLE as WEBHOOK_KEY
+from holdfast.service.targets import Target, read_targets
 from holdfast.stores.base import namespace_in, shown_url, wanted_namespace
 from holdfast.web.serving import LOOPBACK, NotServed, asgi, is_loopback, listen, login_path
 from holdfast.web.serving import serve as serve_app
@@ -57,6 +62,18 @@ SHARED = (
         f"Tokens of callers, a line each: NAME:ROLE[@NAMESPACE] TOKEN. {TOKEN_VARIABLE} is one more, for everything.",
         type=click.Path(path_type=Path),
     ),
+    repeated(
+        "--webhook urls",
+        "URL",
+        f"Tell this address when runs pause, fail and end, signed with {WEBHOOK_KEY}.",
+    ),
+    value(
+        "--webhook-file",
+        "FILE",
+        "More of them, a line each: NAME[:EVENTS] URL KEY.",
+        type=click.Path(path_type=Path),
+    ),
+    value("--public-url", "URL", "Where people reach this server: the beginning of answer links."),
     flag("--mcp", "Serve language models under /mcp as well (Model Context Protocol, streamable HTTP)."),
     flag("--tasks", "With --mcp: let runs that take long be tasks (experimental)."),
     SHARED,
@@ -69,6 +86,9 @@ def serve(session: Session, options: Options) -> None:
     FOLDER is a folder of workflow files; clients can start these workflows and no others. The API is under /api/v1,
     described by /api/v1/openapi.json; /metrics is for Prometheus. Runs of a server that was killed go on when it is
     started again, and any number of `holdfast worker` processes may share the store.
+
+    Webhooks are told when runs pause, fail and end, at least once each. If HOLDFAST_LINK_KEY is set, they carry links
+    with which a question is answered without a login.
 
     The server listens to this machine only, where everybody may use it; at another --host, callers need a token. A
     role is read, answer or operate. Ctrl+C lets the steps under way finish and saves the runs.
@@ -87,7 +107,8 @@ def serve(session: Session, options: Options) -> None:
             f"{options.host} can be reached from other machines, and there are no tokens; give --token-file FILE with "
             f"a line such as `me:operate {new_token()}`, or set {TOKEN_VARIABLE}"
         )
-    app, listening = _app(url, options, tokens, _mcp(options) if options.mcp else None)
+    targets = read_targets(options.urls, options.webhook_file)
+    app, listening = _app(url, options, tokens, _mcp(options) if options.mcp else None, targets)
     _serve(session, app, listening, shown_url(url), options)
 
 
@@ -101,9 +122,29 @@ def _namespace(url: str) -> str:
     return namespace_in(url) or wanted_namespace()
 
 
-def _app(url: str, options: Options, tokens: Tokens, mcp: Any = None) -> tuple[Starlette, socket.socket]:
+def _links(public: str | None, listening: socket.socket) -> AnswerLinks | None:
+    """Return what makes answer links, if there is a key for them."""
+    key = os.environ.get(LINK_KEY, "")
+    return AnswerLinks(key, public or _address(listening)) if key else None
+
+
+def _host_of(public: str) -> str:
+    """Return the name of the host in the URL where people reach the server."""
+    try:
+        parts = urlsplit(public)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            return parts.hostname
+    except ValueError:
+        pass
+    raise NotServed(f"--public-url is an address such as https://jobs.example.org, not {public!r:.200}")
+
+
+def _app(
+    url: str, options: Options, tokens: Tokens, mcp: Any = None, webhooks: Sequence[Target] = ()
+) -> tuple[Starlette, socket.socket]:
+    public = getattr(options, "public_url", None)
+    hosts = (*LOOPBACK, *(name.lower() for name in options.hosts), *([_host_of(public)] if public else ()))
     listening = listen(options.host, options.port)
-    hosts = (*LOOPBACK, *(name.lower() for name in options.hosts))
     if options.host not in ("0.0.0.0", "::"):
         hosts = (*hosts, options.host)
     app = asgi(
@@ -115,15 +156,21 @@ def _app(url: str, options: Options, tokens: Tokens, mcp: Any = None) -> tuple[S
         allow_inline=options.allow_inline,
         concurrency=options.concurrency,
         mcp=mcp,
+        webhooks=webhooks,
+        links=_links(public, listening),
     )
     return app, listening
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _serve(
     session: Session, app: Starlette, listening: socket.socket, store: str, options: Options, link: str = ""
 ) -> None:
-    host, port = listening.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    address = _address(listening)
 
     def ready() -> None:
         """Say where it is served, once it is."""
