@@ -16,7 +16,7 @@ KEY = "a key that only the receiver has"
 
 
 class Receiver:
-    """Answers with the statuses that it is given, in turn, then with 204; `got` is what it was told."""
+    """Answers with the statuses that it is given, in turn, then with 204; `got` is what it got."""
 
     def __init__(self, *statuses: int, headers: Mapping[str, str] | None = None) -> None:
         self.got: list[dict[str, Any]] = []
@@ -29,7 +29,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 status = next(turns, 204)
                 if status == 204:
-                    outer.got.append(told(self.headers, body))
+                    outer.got.append(verified(self.headers, body))
                 else:
                     outer.refused.append(self.headers["webhook-id"])
                 self.send_response(status)
@@ -60,7 +60,7 @@ class Receiver:
         self._server.server_close()
 
 
-def told(headers: Any, body: bytes) -> dict[str, Any]:
+def verified(headers: Any, body: bytes) -> dict[str, Any]:
     """What a delivery says, if its signature is right."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     made = base64.b64encode(hmac.new(KEY.encode(), signed, hashlib.sha256).digest()).decode()

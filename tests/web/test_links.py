@@ -1,4 +1,4 @@
-"""Answer links: one question is answered once, by whoever has its link, without a login."""
+"""Answer links: one question is answered once, by its link, without a login."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ steps:
   - name: stars
     ask: {prompt: "How <b>good</b> is it?", type: integer}
   - name: why
-    ask: {prompt: "Why?", type: string}
-    timeout: 1h
+    ask: {prompt: "Why?", type: string, timeout: 1h}
 output: "{{ steps.why.output }}"
 """
 
@@ -36,9 +35,7 @@ def links_of(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator
     place = tmp_path_factory.mktemp("links")
     (place / "rate.yaml").write_text(RATE)
     service = Service(f"sqlite:///{place / 'runs.db'}", [folder, place])
-    app = asgi(
-        service=service, tokens=Tokens(TOKENS), hosts=("testserver",), links=AnswerLinks("k" * 32)
-    )
+    app = asgi(service=service, tokens=Tokens(TOKENS), hosts=("testserver",), links=AnswerLinks("k" * 32))
     with TestClient(app, raise_server_exceptions=False) as stranger:
 
         def links(workflow: str = "review", run: str = "") -> Any:
@@ -58,7 +55,11 @@ def test_a_link_answers_once_and_looking_at_it_answers_nothing(links_of: Any) ->
     assert links_of(run=run) == (run, link)
     for _ in range(2):
         shown = stranger.get(link)
-        assert shown.status_code == 200 and "Publish it?" in shown.text and stranger.head(link).status_code == 200
+        assert (
+            shown.status_code == 200
+            and "Publish it?" in shown.text
+            and stranger.head(link).status_code == 200
+        )
     assert service.status(run)["status"] == "paused"
     empty = stranger.post(link, data={})
     assert empty.status_code == 422 and "choose or write" in empty.text
@@ -80,7 +81,9 @@ def test_of_two_answers_at_once_one_is_taken(links_of: Any) -> None:
     codes: list[int] = []
     threads = [
         threading.Thread(
-            target=lambda said=said: codes.append(links_of.stranger.post(link, data={"answer": said}).status_code)
+            target=lambda said=said: codes.append(
+                links_of.stranger.post(link, data={"answer": said}).status_code
+            )
         )
         for said in ('"yes"', '"no"', '"yes"')
     ]
@@ -96,7 +99,7 @@ def test_forged_used_and_other_links_are_refused_in_words(links_of: Any) -> None
     service, stranger = links_of.service, links_of.stranger
     run, link = links_of()
     other, others = links_of()
-    place, _, signature = link.rpartition(".")
+    place, _, _ = link.rpartition(".")
     mixed = f"{place}.{others.rpartition('.')[2]}"
     for wrong in (mixed, f"{place}.", place, f"{link}A", "/answer/é.x", f"{link[:-2]}.."):
         refused = stranger.get(wrong)

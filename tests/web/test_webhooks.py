@@ -31,8 +31,15 @@ def test_what_happens_reaches_a_receiver_that_fails_at_first(tmp_path: Path, fol
             by_run = {each["run_id"]: each for each in got}
             assert len(receiver.refused) == 2 and set(receiver.refused) <= {each["id"] for each in got}
             paused = by_run[run]
-            assert (paused["type"], paused["workflow"], paused["namespace"]) == ("run.paused", "review", "default")
-            assert paused["pauses"][0]["prompt"] == "Publish it?" and paused["pauses"][0]["choices"] == ["yes", "no"]
+            assert (paused["type"], paused["workflow"], paused["namespace"]) == (
+                "run.paused",
+                "review",
+                "default",
+            )
+            assert paused["pauses"][0]["prompt"] == "Publish it?" and paused["pauses"][0]["choices"] == [
+                "yes",
+                "no",
+            ]
             assert by_run[failed["run_id"]]["error"]["step"] == "fails"
             link = paused["pauses"][0]["answer_link"]
             assert link.startswith(facts["address"])
@@ -54,7 +61,9 @@ def test_what_happened_while_no_server_ran_or_one_was_killed_is_sent(tmp_path: P
         words = (str(folder), "--store", url, "--webhook", receiver.url)
         with serving(tmp_path, *words, **{KEY_VARIABLE: KEY}) as (process, facts):
             body = {"inputs": {"name": "Ada"}, "wait": 60}
-            first = httpx2.post(f"{facts['api']}/workflows/greet/runs", json=body, timeout=90).json()["run_id"]
+            first = httpx2.post(f"{facts['api']}/workflows/greet/runs", json=body, timeout=90).json()[
+                "run_id"
+            ]
             process.kill()
         with Service(url, [folder]) as service:
             second = service.execute("broken", wait=60)["run_id"]
@@ -70,7 +79,9 @@ def test_a_delivery_is_noted_once_however_often_it_is_looked_for(tmp_path: Path,
     """Two servers on one store; a target that wants some events; one that comes later hears nothing of before."""
     with Receiver() as receiver, Service(f"sqlite:///{tmp_path / 'runs.db'}", [workflows]) as service:
         target = Target.of(receiver.url, KEY, name="all")
-        one, other = (Webhooks(service, [target, target._replace(name="bad", events=("failed",))]) for _ in "12")
+        one, other = (
+            Webhooks(service, [target, target._replace(name="bad", events=("failed",))]) for _ in "12"
+        )
         one._begin()  # Neither looks or delivers by itself.
         other._begin()
         done = service.execute("greet", {"name": "x"}, wait=60)["run_id"]
@@ -100,7 +111,9 @@ def workflows(tmp_path: Path) -> Path:
 
 def test_targets_come_from_the_operator_alone(tmp_path: Path) -> None:
     path = tmp_path / "hooks"
-    path.write_text(f"# ours\nops:paused,failed https://hooks.example/x {KEY.replace(' ', '-')}\nb http://b/ whsec_{'A' * 32}\n")
+    path.write_text(
+        f"# ours\nops:paused,failed https://hooks.example/x {KEY.replace(' ', '-')}\nb http://b/ whsec_{'A' * 32}\n"
+    )
     path.chmod(0o600)
     ops, other = read_targets([], path, {})
     assert (ops.name, ops.events, ops.url) == ("ops", ("paused", "failed"), "https://hooks.example/x")

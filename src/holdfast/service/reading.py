@@ -50,6 +50,8 @@ from holdfast.views.timeline import Timeline, commit_text, host_text
 from holdfast.views.waterfall import Waterfall
 from holdfast.workflows.model import json_schema
 
+GOING_ON = (RunStatus.QUEUED, RunStatus.RUNNING)
+
 MOST_LISTED = 500
 """How many runs, checkpoints or events one answer has at most."""
 
@@ -249,7 +251,7 @@ class Reader:
         return held_back(self.store, line.run_id) if is_theirs else None
 
     def answer_links(self, run_id: str, *, who: str = "") -> dict[str, Any]:
-        """Return a link for each question of a run: whoever has it can answer, once, without a login."""
+        """Return a link for each question of a run: it answers once, without a login."""
         if self.links is None:
             raise NoLinks(
                 "this service has no key for answer links",
@@ -274,7 +276,8 @@ class Reader:
     def asked_by(self, link: Question) -> tuple[RunInfo, PauseView]:
         """Return the run and the pause of an answer link; raise `LinkRefused` if the question is over."""
         for info in self.store.runs(run=link.run_id):
-            pauses = run_pauses(self.journal, info) if info.key.hex() == link.key else ()
+            is_open = info.key.hex() == link.key and info.status in (*GOING_ON, RunStatus.PAUSED)
+            pauses = run_pauses(self.journal, info) if is_open else ()
             for pause in pauses:
                 if Question.of(link.namespace, info, pause) == link:
                     refuse_late(pause)

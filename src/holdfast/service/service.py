@@ -48,7 +48,7 @@ from holdfast.journal.run_state import NO_ANSWER, RunState
 from holdfast.journal.sealing import Seal
 from holdfast.service.catalogue import Catalogue, Offered, Source
 from holdfast.service.metrics import Meter, metrics
-from holdfast.service.reading import Reader, RequestInvalid
+from holdfast.service.reading import GOING_ON, Reader, RequestInvalid
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores import open_store
 from holdfast.stores.base import RunInfo, Store, wait_for_change
@@ -70,7 +70,6 @@ _LOOK = 0.05
 _SHORT = 0.005
 _PASSING = 1.0
 """Seconds that an execution of this process may take from its last save to its end."""
-_GOING_ON = (RunStatus.QUEUED, RunStatus.RUNNING)
 
 
 class ReadOnly(HoldfastError):
@@ -289,7 +288,7 @@ class Service(Reader):
 
     def _refuse_surplus(self) -> None:
         counts = self.status_counts()
-        active = sum(counts[status].runs for status in _GOING_ON if status in counts)
+        active = sum(counts[status].runs for status in GOING_ON if status in counts)
         if active >= self._max_active:
             raise TooManyRuns(
                 f"{active} runs are queued or running, and this service takes {self._max_active}",
@@ -304,7 +303,7 @@ class Service(Reader):
         while True:
             info = self._info(run_id)
             left = end - clock.monotonic()
-            if left <= 0 or info.status not in _GOING_ON:
+            if left <= 0 or info.status not in GOING_ON:
                 break
             wait_for_change(self.store, run_id, min(_LOOK, left))
         facts = self.status(run_id)

@@ -61,7 +61,7 @@ MOST_KEPT = 20_000
 """How many deliveries that ended are kept, and how many runs are remembered as looked through."""
 
 MOST_PAUSES = 20
-"""How many of the questions of a run are told."""
+"""How many of the questions of a run an event has."""
 
 LONGEST_TEXT = 8_000
 """How many characters a question or its schema may have; a longer schema is left out."""
@@ -311,9 +311,9 @@ class Webhooks:
         return {"answered": status}
 
     def _payload(self, ident: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a receiver is told: facts about the run, as it was when it happened."""
+        """Return what a receiver gets: facts about the run, as it was when it happened."""
         run_id, status = state["run_id"], state["status"]
-        told: dict[str, Any] = {
+        event: dict[str, Any] = {
             "id": ident,
             "type": f"run.{status}",
             "at": iso(when(state["at"])),
@@ -325,19 +325,19 @@ class Webhooks:
         try:
             view = self._view(run_id, state["seq"])
         except RunNotFound:
-            return {**told, "deleted": True}
-        told["tags"] = list(view.line.tags)
+            return {**event, "deleted": True}
+        event["tags"] = list(view.line.tags)
         if status == RunStatus.FAILED:
             error = view.as_json()["error"] or {}
-            told["error"] = {name: error.get(name) for name in ("step", "type", "message")}
+            event["error"] = {name: error.get(name) for name in ("step", "type", "message")}
         if status == RunStatus.PAUSED:
-            told["pauses"] = [self._told_pause(run_id, pause) for pause in view.pauses[:MOST_PAUSES]]
-        return told
+            event["pauses"] = [self._pause(run_id, pause) for pause in view.pauses[:MOST_PAUSES]]
+        return event
 
-    def _told_pause(self, run_id: str, pause: PauseView) -> dict[str, Any]:
+    def _pause(self, run_id: str, pause: PauseView) -> dict[str, Any]:
         facts = pause_facts(pause)
-        told = {name: facts[name] for name in ("question", "kind", "choices", "schema", "takes", "until")}
-        small = {name: value for name, value in told.items() if len(json.dumps(value)) <= LONGEST_TEXT}
+        event = {name: facts[name] for name in ("question", "kind", "choices", "schema", "takes", "until")}
+        small = {name: value for name, value in event.items() if len(json.dumps(value)) <= LONGEST_TEXT}
         links = self._service.links
         link = None
         if links is not None and facts["takes_answer"]:

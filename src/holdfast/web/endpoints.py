@@ -171,7 +171,7 @@ ENDPOINTS = (
     _post(
         f"{RUN}/answer-links",
         "answer_links",
-        "Links for the questions of a run: whoever has one can answer once, without a login",
+        "Links for the questions of a run; each answers once, without a login",
     ),
     _post(f"{RUN}/pause", "pause", "Pause a run after the steps under way", reason=TEXT),
     _post(f"{RUN}/cancel", "cancel", "Stop a run; finished steps are kept", reason=TEXT),

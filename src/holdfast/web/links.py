@@ -1,4 +1,4 @@
-"""Answer links: a page for whoever has the link of a question, with a form that answers it once, without a login."""
+"""Answer links: a page with a form that answers one question once, without a login."""
 
 from __future__ import annotations
 

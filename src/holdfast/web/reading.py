@@ -14,8 +14,8 @@ SECONDS = 60.0
 
 async def read_bytes(request: Request, most: int) -> bytes:
     """Return the body of a request; refuse one that is too long or too slow without reading it all."""
-    told = request.headers.get("content-length", "")
-    if told.isdecimal() and int(told) > most:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > most:
         raise TooLong(f"the body may have {most:,} bytes")
     data = bytearray()
     try:

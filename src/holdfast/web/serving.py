@@ -75,7 +75,7 @@ def asgi(
     mounted app is started by the lifespan of the app that it is mounted in). With `tokens`, callers need one, and
     see the runs of its namespace; without, everybody who reaches the app may do everything. `hosts` are the names
     under which it may be reached; `"*"` leaves that check to what stands before it. `mcp` makes, of a
-    service, what answers under `/mcp`: `lambda service: McpServer(service).over_http()`. `webhooks` are told what
+    service, what answers under `/mcp`: `lambda service: McpServer(service).over_http()`. `webhooks` get what
     happens to runs; `links` makes links that answer a question without a login.
     """
     if service is None:
@@ -97,12 +97,12 @@ def asgi(
         each.links = links
     if webhooks and service.read_only:
         raise NotServed("a server that only shows runs sends no webhooks: deliveries are stored")
-    told = [Webhooks(each, webhooks) for each in services.values()] if webhooks else []
+    hooks = [Webhooks(each, webhooks) for each in services.values()] if webhooks else []
     with needing_extra():
         from holdfast.web.app import make_app
         from holdfast.web.context import Context
     context = Context(services, tokens=tokens, hosts=tuple(hosts))
-    return make_app(context, pages=pages, mcp=mcp, webhooks=told)
+    return make_app(context, pages=pages, mcp=mcp, webhooks=hooks)
 
 
 def is_loopback(host: str) -> bool:

@@ -87,7 +87,7 @@ def serve(session: Session, options: Options) -> None:
     described by /api/v1/openapi.json; /metrics is for Prometheus. Runs of a server that was killed go on when it is
     started again, and any number of `holdfast worker` processes may share the store.
 
-    Webhooks are told when runs pause, fail and end, at least once each. If HOLDFAST_LINK_KEY is set, they carry links
+    Webhooks get an event when a run pauses, fails or ends, at least once. If HOLDFAST_LINK_KEY is set, it has links
     with which a question is answered without a login.
 
     The server listens to this machine only, where everybody may use it; at another --host, callers need a token. A
