@@ -16,6 +16,8 @@ from tests.proof.programs import proof
         ("file", "gated", "exit"),
         ("file", "awaited", "signal"),
         ("memory", "items", "cancelled"),
+        ("file", "function", "exit"),
+        ("memory", "dag", "interrupt"),
     ],
 )
 def test_an_exception_between_two_lines_breaks_nothing(store: str, shape: str, kind: str) -> None:
@@ -28,10 +30,17 @@ def test_an_exception_between_two_lines_breaks_nothing(store: str, shape: str, k
     assert counts["violations"] == 0
 
 
-@pytest.mark.parametrize(("shape", "file"), [("awaited", "threads.py"), ("once", "engine/once.py")])
-def test_an_exception_where_others_wait_leaves_nobody_waiting(shape: str, file: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "file", "kind"),
+    [
+        ("awaited", "threads.py", "interrupt"),
+        ("once", "engine/once.py", "interrupt"),
+        ("awaited_function", "functions/saving.py", "cancelled"),
+    ],
+)
+def test_an_exception_where_others_wait_leaves_nobody_waiting(shape: str, file: str, kind: str) -> None:
     """S1.3: every line that brings the answer of a store's thread to its caller, or ends what runs once."""
-    where = ("--store", "sqlite", "--shape", shape, "--kind", "interrupt", "--within", file)
+    where = ("--store", "sqlite", "--shape", shape, "--kind", kind, "--within", file)
 
     counts = proof("async_exceptions", *where, "--jobs", "1")
 

@@ -40,6 +40,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import SCALARS, Op
 from holdfast.state.schema import Schema
 from holdfast.state.state import State
+from holdfast.threads import locked, synchronized
 from holdfast.values import step_label
 from holdfast.views.plain import preview_raw
 
@@ -209,8 +210,8 @@ class Calls:
         """The failures of steps that the function has not gone on after."""
         self._raised: list[tuple[BaseException, str]] = []
         """What failed steps have raised, with their ids."""
-        self._under_way = 0
-        self._idle = threading.Condition(self._lock)
+        self._under_way: set[object] = set()
+        """What stands for each call that is not over."""
         self._is_over = False
         self.left: BaseException | None = None
         """Why the function is to be left: a pause, a command, a save that failed."""
@@ -232,25 +233,25 @@ class Calls:
             )
         return codec
 
+    @synchronized
     def claim(self, call: Call) -> Claimed:
         """Return the recorded step that a call is: the one of its number, or the first other with its arguments."""
-        with self._lock:
-            node, key = call.function.name, call.key
-            number = self._counts[node, key] = self._counts.get((node, key), 0) + 1
-            name = step_id(self.path, node, number, key)
-            frame = self.host.run.frames.get(self.path)
-            known = None if frame is None or name in self._claimed else frame.active.get(name)
-            if known is not None and _digest(known) != call.digest:
-                other = self._unclaimed(node, key, call.digest)
-                known = self._changed(known, call) if other is None else other
-            elif known is None and frame is not None:
-                known = self._unclaimed(node, key, call.digest)
-                while known is None and (name in self._claimed or name in frame.active):
-                    number += 1
-                    name = step_id(self.path, node, number, key)
-            name, number = (name, number) if known is None else (known.id, known.visit)
-            self._claimed.add(name)
-            return Claimed(call, known, name, number)
+        node, key = call.function.name, call.key
+        number = self._counts[node, key] = self._counts.get((node, key), 0) + 1
+        name = step_id(self.path, node, number, key)
+        frame = self.host.run.frames.get(self.path)
+        known = None if frame is None or name in self._claimed else frame.active.get(name)
+        if known is not None and _digest(known) != call.digest:
+            other = self._unclaimed(node, key, call.digest)
+            known = self._changed(known, call) if other is None else other
+        elif known is None and frame is not None:
+            known = self._unclaimed(node, key, call.digest)
+            while known is None and (name in self._claimed or name in frame.active):
+                number += 1
+                name = step_id(self.path, node, number, key)
+        name, number = (name, number) if known is None else (known.id, known.visit)
+        self._claimed.add(name)
+        return Claimed(call, known, name, number)
 
     def _unclaimed(self, node: str, key: str | None, digest: str) -> Step | None:
         """Return a recorded step with these arguments that no call has claimed."""
@@ -337,82 +338,83 @@ class Calls:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if isinstance(self.left, BodyLeft) and not task.done():
-                self._under_way += 1
+                self._under_way.add(task)
                 task.add_done_callback(self._ended)
             else:
                 task.cancel()
                 await asyncio.wait({task})
             raise
 
-    def _ended(self, task: asyncio.Task[float] | None = None) -> None:
-        with self._lock:
-            self._under_way -= 1
-            self._idle.notify_all()
-        if task is not None and not task.cancelled():
-            task.exception()  # Nobody else asks for it.
+    @synchronized
+    def _ended(self, call: object) -> None:
+        self._under_way.discard(call)
+        if isinstance(call, asyncio.Task) and not call.cancelled():
+            call.exception()  # Nobody else asks for it.
 
     @contextmanager
     def _running(self, asks: bool = False) -> Iterator[None]:
-        with self._lock:
-            if self._is_over or self.host.stop is not None or self.host.has_left_run:
-                raise StopSignal
-            if self.left is not None and not (asks and isinstance(self.left, BodyLeft)):
-                raise self.left
-            self._under_way += 1
+        call = object()
         try:
+            self._enter(call, asks)
             yield
         finally:
-            self._ended()
+            self._ended(call)
 
+    @synchronized
+    def _enter(self, call: object, asks: bool) -> None:
+        if self._is_over or self.host.stop is not None or self.host.has_left_run:
+            raise StopSignal
+        if self.left is not None and not (asks and isinstance(self.left, BodyLeft)):
+            raise self.left
+        self._under_way.add(call)
+
+    @synchronized
     def _begun(self, claimed: Claimed) -> Step:
         """Return the step of a call, recorded as called."""
-        with self._lock:
-            if self.host.pausing is not None or self.host.inbox.waiting:
-                self._refuse(BodyLeft())
-            step, call = claimed.step, claimed.call
-            self.pass_failures()
-            if step is None:
-                record = StepCalled(self.path, call.function.name, claimed.visit, call.key, call.item)
-                self.host.saving.record(record)
-                step = self.host.run.step(claimed.id)
-                if self.host.reusable is not None:
-                    self.host._reuses(step)
-            return step
+        if self.host.pausing is not None or self.host.inbox.waiting:
+            self._refuse(BodyLeft())
+        step, call = claimed.step, claimed.call
+        self.pass_failures()
+        if step is None:
+            record = StepCalled(self.path, call.function.name, claimed.visit, call.key, call.item)
+            self.host.saving.record(record)
+            step = self.host.run.step(claimed.id)
+            if self.host.reusable is not None:
+                self.host._reuses(step)
+        return step
 
+    @synchronized
     def _must_run(self, step: Step, claimed: Claimed) -> bool:
         """Record what is to be done with a step; return whether it is about to run."""
         host = self.host
-        with self._lock:
-            if step.id in host.run.frames and step.status in (RUNNING, WAITING):
-                step.status = READY  # A workflow, whose own calls know what is finished.
-            elif step.status == RUNNING:
-                step.status = IN_DOUBT  # It was left in the middle by the function, not by a crash.
-            elif step.status == WAITING:
-                self._refuse(BodyLeft())
-            if step.status not in (READY, RETRYING, IN_DOUBT):
-                return False
-            node = self._nodes[step.node]
-            if node.circuit_breaker is not None and not self._results.passes_circuit(step):
-                return step.status == RETRYING
-            decision = next_of(host.graph.at(self.path), step, host.rules)
-            if isinstance(decision, Reconcile):
-                self._reconcile(step)
-                return step.status == READY and self._must_run(step, claimed)
-            match decision:
-                case AskWhat(_, kind):
-                    self._results.ask_what(step, kind)
-                    self._refuse(BodyLeft())
-                case SkipStep():
-                    host.saving.record(
-                        StepFinished(step.id, _result(host.codec, None), skipped="interrupted")
-                    )
-                case RefuseStep():
-                    self._results.refuse(step)
-                case Start():
-                    host.saving.record(StepStarted(step.id, step.attempt + 1))
-                    host.saving.say_start(step)
-                    return True
+        if step.id in host.run.frames and step.status in (RUNNING, WAITING):
+            step.status = READY  # A workflow, whose own calls know what is finished.
+        elif step.status == RUNNING:
+            step.status = IN_DOUBT  # It was left in the middle by the function, not by a crash.
+        elif step.status == WAITING:
+            self._refuse(BodyLeft())
+        if step.status not in (READY, RETRYING, IN_DOUBT):
             return False
+        node = self._nodes[step.node]
+        if node.circuit_breaker is not None and not self._results.passes_circuit(step):
+            return step.status == RETRYING
+        decision = next_of(host.graph.at(self.path), step, host.rules)
+        if isinstance(decision, Reconcile):
+            self._reconcile(step)
+            return step.status == READY and self._must_run(step, claimed)
+        match decision:
+            case AskWhat(_, kind):
+                self._results.ask_what(step, kind)
+                self._refuse(BodyLeft())
+            case SkipStep():
+                host.saving.record(StepFinished(step.id, _result(host.codec, None), skipped="interrupted"))
+            case RefuseStep():
+                self._results.refuse(step)
+            case Start():
+                host.saving.record(StepStarted(step.id, step.attempt + 1))
+                host.saving.say_start(step)
+                return True
+        return False
 
     def _reconcile(self, step: Step) -> None:
         """Ask the step's own function whether it was done when it was interrupted."""
@@ -478,34 +480,36 @@ class Calls:
             raise StopSignal
         if threading.get_ident() == self.host.thread:
             loop = _beside()
-        value, error = asyncio.run_coroutine_threadsafe(_settled(work), loop).result()
+        # What ends the run's own event loop ends the run; the other one goes on for others.
+        ends = () if loop is not self.host._loop else (KeyboardInterrupt, SystemExit)
+        value, error = asyncio.run_coroutine_threadsafe(_settled(work, ends), loop).result()
         if error is not None:
             raise error
         return value
 
+    @synchronized
     def _take(self, attempt: CallAttempt) -> float:
         """Record what came of an attempt; return the seconds until it is tried again, if it is."""
         step, host = attempt.step, self.host
-        with self._lock:
-            error = attempt.error
-            try:
-                host._take(attempt)
-            except HoldfastError as unsaved:
-                self._refuse(unsaved)
-            if isinstance(error, StopSignal):
-                raise StopSignal
-            if isinstance(error, (BodyLeft, StepChanged)):  # Of a workflow that this one called.
-                self._refuse(error)
-            if step.status == DONE:
-                self.saving.finished(step)
-            elif step.status == WAITING:
-                self._refuse(BodyLeft())
-            elif step.status == FAILED:
-                self._failures[step.id] = self._results.causes[step.id]
-                self.saving.finished(step)
-            elif step.status == RETRYING and step.retry_at is not None:
-                return self._delay(step, step.retry_at)
-            return 0.0
+        error = attempt.error
+        try:
+            host._take(attempt)
+        except HoldfastError as unsaved:
+            self._refuse(unsaved)
+        if isinstance(error, StopSignal):
+            raise StopSignal
+        if isinstance(error, (BodyLeft, StepChanged)):  # Of a workflow that this one called.
+            self._refuse(error)
+        if step.status == DONE:
+            self.saving.finished(step)
+        elif step.status == WAITING:
+            self._refuse(BodyLeft())
+        elif step.status == FAILED:
+            self._failures[step.id] = self._results.causes[step.id]
+            self.saving.finished(step)
+        elif step.status == RETRYING and step.retry_at is not None:
+            return self._delay(step, step.retry_at)
+        return 0.0
 
     def _delay(self, step: Step, retry_at: float) -> float:
         """Return the seconds until another attempt; leave the run until then, if that is for workers."""
@@ -560,11 +564,14 @@ class Calls:
         claimed = self.claim(call)
         if claimed.step is not None and claimed.step.status == DONE:
             return self._output(claimed.step)
-        with self._running(), self._lock:
-            step = self._begun(claimed)
-            ops = _result(self.host.codec, make())
-            self.host.saving.record(StepFinished(step.id, ops))
-            return self._output(step)
+        with self._running():
+            return locked(self._lock, self._made, claimed, make)
+
+    def _made(self, claimed: Claimed, make: Callable[[], Any]) -> Any:
+        step = self._begun(claimed)
+        ops = _result(self.host.codec, make())
+        self.host.saving.record(StepFinished(step.id, ops))
+        return self._output(step)
 
     # The end.
 
@@ -574,22 +581,21 @@ class Calls:
 
     def wait_until_idle(self) -> None:
         """Wait for the steps that are still under way in other threads; then no further one begins."""
-        with self._lock:
-            while self._under_way and self._goes_on:
-                self._idle.wait(0.05)
-            self.close()
+        while self._under_way and self._goes_on:
+            clock.sleep(clock.glance(0.005))
+        self.close()
 
     async def wait_until_idle_async(self) -> None:
         """As `wait_until_idle`, in the event loop."""
         while self._under_way and self._goes_on:
             await asyncio.sleep(0.002)
-        with self._lock:
-            self.close()
+        self.close()
 
     @property
     def _goes_on(self) -> bool:
         return self.host.stop is None and not self.host.has_left_run
 
+    @synchronized
     def close(self) -> None:
         self._is_over = True
         _executing.discard(self)
@@ -657,13 +663,15 @@ def _handled(error: BaseException) -> Iterator[BaseException]:
         at = at.__context__
 
 
-async def _settled(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """Return what a coroutine comes to, or what it raises: some exceptions would end the event loop itself."""
+async def _settled(
+    work: Coroutine[Any, Any, Any], ends: tuple[type[BaseException], ...]
+) -> tuple[Any, BaseException | None]:
+    """Return what a coroutine comes to, or what it raises, unless that is to end the event loop."""
     try:
         return await work, None
     except BaseException as error:
         task = asyncio.current_task()
-        if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
+        if isinstance(error, (GeneratorExit, *ends)) or (task is not None and task.cancelling()):
             raise
         return None, error
 

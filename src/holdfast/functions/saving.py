@@ -62,12 +62,15 @@ class BodySaving:
         """Store what was recorded, and what is about to begin; an error of that is not the step's."""
         _late.discard(self)
         try:
-            with self._lock, self._host.storing():
-                self._upcoming += () if step is None else (step.node,)
-                locked(self._host.saving.writer.lock, self._seal)
-                self._host.saving.save_here()
+            locked(self._lock, self._save, step)
         except HoldfastError as error:
             self._refuse(error)
+
+    def _save(self, step: Step | None) -> None:
+        with self._host.storing():
+            self._upcoming += () if step is None else (step.node,)
+            locked(self._host.saving.writer.lock, self._seal)
+            self._host.saving.save_here()
 
     async def save_async(self, step: Step) -> None:
         """As `save`, once for all steps that begin in the same turn of the event loop."""
@@ -77,12 +80,14 @@ class BodySaving:
             return
         self._upcoming.append(step.node)
         waiter = loop.create_future()
+        loop.call_soon(self._save_soon)
         self._waiting.append(waiter)
-        if len(self._waiting) == 1:
-            loop.call_soon(self._save_soon)
         await waiter
 
     def _save_soon(self) -> None:
+        """Save for all who wait by now: the first of them had this called, and the others find that it was done."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         if self._host.private:
             try:
@@ -93,11 +98,15 @@ class BodySaving:
                 _settle(waiting)
             return
         assert self._host._loop is not None
-        task = self._host._loop.create_task(self._save_beside(waiting))
-        self._host._tasks[f"{self._path}:save"] = task
-        task.add_done_callback(lambda _: self._host._tasks.pop(f"{self._path}:save", None))
+        name = f"{self._path}:save"
+        refusals: list[BaseException] = []
+        task = self._host._loop.create_task(self._save_beside(refusals))
+        task.add_done_callback(lambda done: _settle(waiting, _error_of(done, refusals)))
+        task.add_done_callback(lambda _: self._host._tasks.pop(name, None))
+        self._host._tasks[name] = task
 
-    async def _save_beside(self, waiting: list[asyncio.Future[None]]) -> None:
+    async def _save_beside(self, refusals: list[BaseException]) -> None:
+        """Save without blocking the event loop; note what went wrong."""
         _late.discard(self)
         try:
             with self._host.storing():
@@ -106,12 +115,7 @@ class BodySaving:
         except (ExecutionError, RunConflict, StoreError) as error:
             with suppress(HoldfastError):
                 self._refuse(error)
-            _settle(waiting, error)
-        except BaseException:
-            _settle(waiting, asyncio.CancelledError())
-            raise
-        else:
-            _settle(waiting)
+            refusals.append(error)
 
     def save_late(self) -> None:
         """Store finished steps that no other followed, from a thread beside the function."""
@@ -149,6 +153,13 @@ class BodySaving:
     def close(self) -> None:
         """Have nothing more stored from beside the function."""
         _late.discard(self)
+
+
+def _error_of(done: asyncio.Task[None], refusals: list[BaseException]) -> BaseException | None:
+    """Return why nothing was saved; whoever was interrupted has saved nothing."""
+    if done.cancelled() or done.exception():
+        return asyncio.CancelledError()
+    return refusals[0] if refusals else None
 
 
 def _settle(waiting: list[asyncio.Future[None]], error: BaseException | None = None) -> None:
