@@ -26,6 +26,7 @@ docs:
 	$(PYTHON) docs/make_reference.py
 	$(PYTHON) docs/make_workflow_reference.py
 	$(PYTHON) docs/make_cli_reference.py
+	$(PYTHON) docs/make_requirements.py
 
 # Build the documentation as a site in build/site; needs the extra docs.
 site:

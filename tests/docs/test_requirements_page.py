@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.checkpoints.test_requirements import TESTS, numbers
+from tests.checkpoints.test_requirements import RANGES, TESTS, numbers, shown_by
 from tests.docs.test_docs import ROOT
 
 PAGE = (ROOT / "docs/requirements.md").read_text("utf-8")
@@ -59,7 +59,18 @@ def test_the_page_explains_each_number_once_and_in_full() -> None:
     assert len(explained()) == len(set(explained()))
     for number, cells in ROW.findall(PAGE):
         columns = [cell.strip() for cell in cells.split(" | ")]
-        assert len(columns) == (1 if number.isdigit() else 2) and all(columns), number
+        assert len(columns) == (1 if number.isdigit() else 3) and all(columns), number
+
+
+def test_the_page_has_every_requirement_in_order_with_a_test_that_shows_it() -> None:
+    """A test that was renamed: `python docs/make_requirements.py` names another."""
+    rows = [(number, cells.split(" | ")) for number, cells in ROW.findall(PAGE) if not number.isdigit()]
+    shown = shown_by()
+
+    assert [number for number, _ in rows] == [number for each in RANGES for number in numbers(each)]
+    assert [number for number, _ in rows].count("S4.16") == 1 and len(rows) == 102 + 49
+    for number, cells in rows:
+        assert cells[2].strip(" `") in shown[number], f"{number}: {cells[2]} is no test, or does not say so"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_without_a_retry_there_is_one_attempt() -> None:
 
 
 def test_only_the_errors_that_were_named_are_tried_again() -> None:
+    """R1.7: which failures are retried."""
     node = Flaky(1, ValueError)
     with pytest.raises(ExecutionError, match="ValueError"):
         one(node, retry=Retry(delay=0, on=(ConnectionError, TimeoutError))).compile("memory://").invoke()
@@ -149,6 +150,7 @@ def test_an_attempt_that_ends_just_when_the_loop_goes_on_leaves_its_successor_al
 
 
 def test_the_wait_between_attempts_grows(heard: Heard) -> None:
+    """R1.7: exponential backoff."""
     node = Flaky(3)
     one(node, retry=Retry(attempts=4, delay=0.001)).compile("memory://").invoke(observer=heard)
 

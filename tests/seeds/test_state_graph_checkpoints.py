@@ -170,7 +170,7 @@ def test_names_are_resolved_when_the_graph_is_made_and_a_store_only_if_it_is_use
 
 
 def test_a_failed_run_is_resumed_after_its_last_checkpoint_and_nothing_runs_twice(store, heard):
-    """S3.12, S3.14, S3.16-S3.18: the expensive work before the failure is kept."""
+    """S3.12, S3.14, S3.16-S3.18, R3.4: the expensive work before the failure is kept."""
     pipeline, state = Pipeline(), State()
     graph = pipeline.graph()
 

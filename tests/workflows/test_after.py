@@ -33,6 +33,7 @@ DIAMOND = (say("a"), say("b", "a"), say("c", "a"), say("d", "b, c"))
 
 
 def test_steps_run_when_those_before_them_are_done(shop: Workshop) -> None:
+    """R2.1, R2.2: waves from what steps wait for."""
     outcome = shop.run(flow(*DIAMOND))
 
     calls = shop.calls()
@@ -73,6 +74,7 @@ def test_the_output_of_a_workflow_without_one_is_that_of_the_step_that_ran_last(
 
 
 def test_steps_that_need_a_failed_one_are_skipped_and_so_on(shop: Workshop) -> None:
+    """R2.2: a failed block marks its dependents skipped."""
     outcome = shop.run(
         flow(
             fragile("a", more="on_error: continue, "),
@@ -96,6 +98,7 @@ def test_steps_that_need_a_failed_one_are_skipped_and_so_on(shop: Workshop) -> N
 
 
 def test_a_step_that_may_do_without_those_before_it(shop: Workshop) -> None:
+    """R2.2: `required: false`."""
     outcome = shop.run(
         flow(
             fragile("a", more="on_error: continue, "),

@@ -82,6 +82,7 @@ def test_fields_give_their_keys(work: Workshop) -> None:
 
 
 def test_keys_by_an_expression_and_a_name_for_the_item(shop: Workshop) -> None:
+    """R1.4, R2.1: key, index and the name of the item."""
     outcome = shop.run(
         """
         workflow:
@@ -153,6 +154,7 @@ def test_items_that_make_no_sense_can_be_repaired(work: Workshop) -> None:
 
 
 def test_the_first_failure_fails_the_run_and_a_resume_does_the_rest(work: Workshop) -> None:
+    """R1.4: `fail_fast`, the default."""
     wish(work, "fail", "b")
     told = work.error(step("mode: sequential"))
     assert "item '1'" in told and "b is broken" in told and work.calls() == ["a", "b"]
@@ -165,6 +167,7 @@ def test_the_first_failure_fails_the_run_and_a_resume_does_the_rest(work: Worksh
 
 
 def test_failures_that_the_others_go_on_after(work: Workshop) -> None:
+    """R1.4: `on_error: continue`, with outputs and errors by item."""
     wish(work, "fail", "b", "d")
     outcome = work.run(step("on_error: continue"))
 
@@ -183,6 +186,7 @@ def test_if_every_item_fails_the_step_has_failed(work: Workshop) -> None:
 
 
 def test_all_or_nothing_tries_only_those_again_that_failed(work: Workshop) -> None:
+    """R1.4: `all_or_nothing`."""
     wish(work, "fail", "b", "d")
     told = work.error(step("on_error: all_or_nothing"))
     assert "2 of 4 items failed (1: ValueError: b is broken; 3: ValueError: d is broken)" in told
@@ -225,6 +229,7 @@ def test_a_step_that_goes_on_although_its_items_make_no_sense(work: Workshop) ->
 
 
 def test_items_are_retried_on_their_own(shop: Workshop) -> None:
+    """R1.7: a step's retries."""
     shop.run(
         """
         steps:

@@ -34,6 +34,7 @@ ROUTES = "[{to: one, when: output.n == 1}, {to: two, when: output.n == 2}, {to: 
 
 @pytest.mark.parametrize(("n", "calls"), [(1, ["one"]), (2, ["two"]), (3, [])])
 def test_the_first_route_that_holds_is_taken(shop: Workshop, n: int, calls: list[str]) -> None:
+    """R1.3: ordered routes, of which the first true one is taken."""
     assert shop.run(choose(ROUTES), {"n": n}).status == RunStatus.COMPLETED
     assert shop.calls() == calls
 
@@ -135,6 +136,7 @@ LOOP = """
 
 
 def test_a_loop_counts_its_visits(shop: Workshop) -> None:
+    """R1.3: routes may lead back."""
     outcome = shop.run(LOOP)
 
     assert shop.calls() == ["start", "0", "1", "2", "3", "3"]

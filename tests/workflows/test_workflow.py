@@ -270,7 +270,7 @@ def test_what_is_preserved_of_a_finished_run(shop: Workshop, preserve: str) -> N
 
 
 def test_a_file_that_says_nothing_has_the_default_retention(shop: Workshop) -> None:
-    """S1.5: ten checkpoints, seven days, and the last successful run always stays."""
+    """S1.5, S1.9: ten checkpoints, seven days, and the last successful run always stays."""
     retention = shop.open(with_checkpoint("{}"))._settings.retention
     assert retention is not None
     assert (retention.max_checkpoints, retention.max_age) == (10, dt.timedelta(days=7))

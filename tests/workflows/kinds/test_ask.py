@@ -108,6 +108,7 @@ QUESTIONS = """
 
 
 def test_several_questions_are_asked_at_once_and_each_answer_is_kept(shop: Workshop) -> None:
+    """R1.5: partial answers survive."""
     assert names(shop.run(QUESTIONS)) == ["x.who", "x.how_many"]
     assert names(shop.resume(answers={"x.who": "me"})) == ["x.how_many"]
     with pytest.raises(AnswerRejected):
@@ -178,6 +179,7 @@ def test_a_question_in_a_loop_is_asked_each_time(shop: Workshop) -> None:
 def test_gates_that_are_skipped_take_the_default_or_the_first_choice(
     shop: Workshop, ask: str, assumed: Any
 ) -> None:
+    """R1.5: `--skip-gates`."""
     found = shop.run(f"steps: [{{name: x, ask: {ask}}}]", skip_gates=True)
 
     assert found.status == RunStatus.COMPLETED and found.state["x"]["output"] == assumed
