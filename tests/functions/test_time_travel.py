@@ -71,6 +71,29 @@ def test_a_step_and_all_after_it_run_again(store: Store) -> None:
         job.app.rerun("r", "report/missing")
 
 
+def test_what_other_workflows_ran_after_a_step_runs_again_too(memory: Store) -> None:
+    @workflow
+    def deep(page: str) -> str:
+        return fetch(page)
+
+    @workflow
+    def child(page: str) -> str:
+        return deep(page)
+
+    @workflow(store=memory)
+    def job() -> list[str]:
+        return [child("a"), fetch("b"), fetch("c"), child("d")]
+
+    job.run(run_id="r")
+    for name in ("job#1/fetch#2", "job/fetch#2", "job/fetch (2)"):  # As events, errors and plans write it.
+        planned = {planned.step: planned.what for planned in job.app.plan_rerun("r", name).steps}
+        assert planned == dict.fromkeys(("job#1/fetch#2", "job#1/child#2/deep#1/fetch#1"), "rerun")
+    seen.clear()
+    assert result(job.app.rerun("r", "job#1/fetch#2")) == ["A", "B", "C", "D"] and seen == ["c", "d"]
+    seen.clear()
+    assert result(job.app.rerun("r", "job/child#2/deep/fetch")) == ["A", "B", "C", "D"] and seen == ["d"]
+
+
 def test_the_output_of_a_step_can_be_given(store: Store) -> None:
     job = report(store)
     job.run(["a", "b"], run_id="r")

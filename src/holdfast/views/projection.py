@@ -363,13 +363,18 @@ class _Reader:
                 self._end_execution(at)
 
     def _follow_call(self, path: str, node: str, seq: int) -> None:
-        """Learn that a step which a function calls may depend on all that it has called before."""
-        frame, prefix = self._run.frames.get(path), node_of(path)
-        for before in frame.visits if frame is not None else ():
-            pair = f"{prefix}/{before}", f"{prefix}/{node}"
-            if pair not in self._pairs:
-                self._pairs.add(pair)
-                self._own[-1].followed.append((seq, pair[0], {pair[1]}))
+        """Learn that a step which a function calls may depend on all that was called before, by outer functions too."""
+        called = f"{node_of(path)}/{node}"
+        while path:
+            frame, prefix = self._run.frames.get(path), node_of(path)
+            if frame is not None and not frame.is_body:
+                return
+            for before in frame.visits if frame is not None else ():
+                pair = f"{prefix}/{before}", called
+                if pair not in self._pairs:
+                    self._pairs.add(pair)
+                    self._own[-1].followed.append((seq, pair[0], {pair[1]}))
+            path = path.rpartition("/")[0]
 
     def _taken(self, record: Record, seq: int) -> None:
         """Learn from a record that was applied to the run."""

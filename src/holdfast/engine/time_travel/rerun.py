@@ -16,8 +16,9 @@ from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Reusing
 from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
 from holdfast.stores.base import RunInfo
-from holdfast.values import START, readable_step
+from holdfast.values import START, readable_step, step_label
 from holdfast.views.plain import View
+from holdfast.views.progress import place_of
 from holdfast.views.projection import FinishedStep, Projection, node_outline, project, renamed_node
 
 KEPT, RERUN, UNDONE = "kept", "rerun", "undone"
@@ -375,7 +376,8 @@ def _follows_turn(found: FinishedStep, turns: Collection[str]) -> bool:
 def _steps_named(past: Projection, name: str) -> list[FinishedStep]:
     """Return the finished steps that a step's id, or a node's name for its last visit, stands for, in order."""
     found, level = list(past.finishes.values()), name.count("/")
-    for written in (str, readable_step, lambda step: _written(step, visits=True)):
+    shown = step_label if "#" in name else lambda step: place_of(step).label if name[-1:] == ")" else ""
+    for written in (str, readable_step, lambda step: _written(step, visits=True), shown):
         if exact := [each for each in found if written(each.step) == name]:
             return exact
     if inner := [each for each in found if each.step.startswith(f"{name}/")]:
