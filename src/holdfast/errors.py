@@ -17,19 +17,21 @@ FAILED, INVALID, CONFIGURATION = 1, 2, 3
 class Remedy:
     """A way out of an error as data: an action on a run with its options, which each front end words itself.
 
-    `text` is a remedy in words that hold everywhere; it has no action.
+    `text` is a remedy in words that hold everywhere. `app` is what the app is called in Python.
     """
 
     action: str = ""
     run_id: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
+    app: str = "app"
 
     def __str__(self) -> str:
         if self.text:
             return self.text
         given = "".join(f", {name}={value!r}" for name, value in self.options.items())
-        return IN_PYTHON.get(self.action, "").format(run=self.run_id, given=given, **self.options)
+        words = IN_PYTHON.get(self.action, "").replace("app.", f"{self.app}.")
+        return words.format(run=self.run_id, given=given, **self.options)
 
 
 IN_PYTHON = {

@@ -98,6 +98,21 @@ def test_a_for_each_has_a_bar_that_knows_how_many_there_are() -> None:
     assert "✓ publish" in drawn(live) and list(progress.rows) == [("publish",)]
 
 
+def test_calls_of_a_function_that_run_at_once_are_done_when_the_last_one_is() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    live = LiveView(Progress(of_file=False), "report", "r1", "sqlite:///runs.db", console)
+    for number in (1, 2, 3):
+        live.on_event(Event("node.start", "r1", "fetch", {"step": f"report#1/fetch#{number}", "attempt": 1}))
+    live.on_event(Event("node.complete", "r1", "fetch", {"step": "report#1/fetch#2", "seconds": 0.1}))
+    assert re.search(r"[⠋-⠿] fetch .* 1 of 3 done", drawn(live))
+
+    for number in (1, 3):
+        live.on_event(
+            Event("node.complete", "r1", "fetch", {"step": f"report#1/fetch#{number}", "seconds": 0.1})
+        )
+    assert "✓ fetch" in drawn(live) and "visit 3" in drawn(live)
+
+
 def test_steps_of_a_nested_workflow_stand_below_it() -> None:
     live, _ = view("outer", "after")
     live.on_event(Event("node.start", "r1", "inner", {"step": "outer:workflow#1/inner#1", "attempt": 1}))

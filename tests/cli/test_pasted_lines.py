@@ -65,6 +65,55 @@ if __name__ == "__main__":
     globals()[sys.argv[1]].invoke({}, run_id=sys.argv[2])
 """
 
+FUNCTIONS = """
+import os, pathlib, sys
+from holdfast import ask, step, workflow
+
+STORE = "sqlite:///.holdfast/runs.db"
+
+
+def note(name):
+    with open("ran.txt", "a") as file:
+        file.write(name + "\\n")
+
+
+@step
+def first(n):
+    note("first")
+    return n
+
+
+@step
+def gated():
+    note("gated")
+    if pathlib.Path("die").exists():
+        os._exit(9)
+    if not pathlib.Path("open").exists():
+        raise RuntimeError("the gate is closed")
+
+
+charged = step(name="charged", if_interrupted="fail")(gated.function)
+
+
+@workflow(store=STORE)
+def app():
+    return [first(1), first(int(pathlib.Path("number").read_text())), gated()]
+
+
+@workflow(store=STORE)
+def asking():
+    return [first(1), ask("Publish it?", choices=["yes", "no"], name="approve")]
+
+
+@workflow(store=STORE)
+def doubtful():
+    return [first(1), charged()]
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]].run(run_id=sys.argv[2])
+"""
+
 CHAIN = """
 workflow: {name: chain}
 steps:
@@ -92,7 +141,7 @@ def gated():
         raise RuntimeError("the gate is closed")
 """
 
-COMMAND = re.compile(r"(?:^|[ `(])((?:\S+ -m )?holdfast (?!demo)[a-z][^`#]*?)(?:`|  #|$)")
+COMMAND = re.compile(r"(?:^|[ `(])((?:\S+ -m )?holdfast (?!demo)[a-z](?:'[^']*'|[^`#])*?)(?:`|  #|$)")
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +156,13 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Runs:
     """A folder in which each of three workflows was run: one fails, one asks, one dies where it may not be repeated."""
 
-    def __init__(self, folder: Path, shell: Path, *, of_program: bool) -> None:
+    def __init__(self, folder: Path, shell: Path, *, of_program: bool, program: str = REPORT) -> None:
         self.folder, self._shell = folder, shell
         write(folder, "none.yaml", "")
         (folder / "none.yaml").unlink()
         self.pasted: set[str] = set()
         if of_program:
-            (folder / "report.py").write_text(REPORT)
+            (folder / "report.py").write_text(program)
         else:
             for name, text in (("chain", CHAIN), ("asking", ASKING), ("doubtful", DOUBTFUL)):
                 write(folder, f"{name}.yaml", text.replace("    interrupt_after: true\n", ""))
@@ -233,6 +282,38 @@ def test_the_lines_about_a_process_that_died_work(runs: Runs) -> None:
 
     doubt = call(runs.folder, "resume", "d", *app(runs, "doubtful"), "--no-interactive")
     found = runs.paste(doubt.stdout + doubt.stderr, *looked_at(runs, "d"))
+    assert [line for line in found if "--if-interrupted rerun" in line]
+
+
+def test_the_lines_about_runs_of_functions_work(tmp_path: Path, shell: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    runs = Runs(folder, shell, of_program=True, program=FUNCTIONS)
+    number = folder / "number"
+    number.write_text("2")
+    runs.begin("chain", "r")
+    failed = call(folder, "resume", "r", *app(runs, "app"))
+    found = runs.paste(failed.stderr, *looked_at(runs, "r"))
+    assert any("resume r --app report.py:app" in line for line in found), found
+    planned = call(folder, "resume", "r", *app(runs, "app"), "--plan").stdout
+    assert "2 finished steps kept" in failed.stderr and "2 steps kept" in planned
+
+    number.write_text("3")
+    changed = call(folder, "resume", "r", *app(runs, "app"))
+    found = runs.paste(changed.stderr)
+    assert any("rerun r --from 'app#1/first#2' --app report.py:app" in line for line in found), changed.stderr
+
+    runs.begin("asking", "q")
+    assert [line for line in runs.paste(*looked_at(runs, "q")) if " answer q " in line]
+    answered = call(folder, "answer", "q", "yes")
+    assert [line for line in runs.paste(answered.stdout) if "resume q --app report.py:asking" in line]
+    done = call(folder, "resume", "q", *app(runs, "asking"))
+    assert "kept 1 step" in done.stdout and "ran 1 step" in done.stdout
+
+    (folder / "die").touch()
+    runs.begin("doubtful", "d")
+    doubt = call(folder, "resume", "d", *app(runs, "doubtful"), "--no-interactive")
+    found = runs.paste(call(folder, "doctor").stdout, doubt.stdout + doubt.stderr, *looked_at(runs, "d"))
     assert [line for line in found if "--if-interrupted rerun" in line]
 
 

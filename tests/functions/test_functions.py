@@ -20,6 +20,7 @@ from holdfast.errors import (
     GraphInvalid,
     HoldfastError,
     RunExists,
+    StateInvalid,
     StepChanged,
     StepError,
     StepTimeout,
@@ -278,6 +279,67 @@ def test_a_workflow_may_call_itself(memory: Store) -> None:
         return 1 if n == 0 else n * factorial(n - 1) + 0 * double(n)
 
     assert factorial.run(5) == 120 and seen == [1, 2, 3, 4, 5]
+
+
+def test_answers_are_given_to_the_questions_that_a_run_comes_to(memory: Store) -> None:
+    @workflow(store=memory)
+    def job(n: int) -> list[Any]:
+        return [ask("one?"), double(n), ask("two?"), ask("three?")]
+
+    with pytest.raises(RunPaused, match=r"waits for an answer to 'three\?'"):
+        job.run(1, run_id="r", answers={"two?": 2, "one?": 1, "other?": 0})
+    with pytest.raises(RunExists, match="another input"):
+        job.run(2, run_id="r", answers={"three?": 3})
+    assert job.run(1, run_id="r", answers={"one?": 7, "three?": 3}) == [1, 2, 2, 3] and seen == [1]
+    assert asyncio.run(job.arun(2, answers={"one?": 1, "two?": 2, "three?": 3})) == [1, 4, 2, 3]
+
+
+def test_a_run_of_that_id_can_be_refused_or_only_looked_at(memory: Store) -> None:
+    @workflow(store=memory)
+    def job(n: int) -> int:
+        return double(n) + ask("more?")
+
+    for run in (job.run, job.submit):
+        with pytest.raises(StateInvalid, match="name it with run_id="):
+            run(1, if_exists="return")
+    assert job.submit(1, run_id="r") == "r"
+    with pytest.raises(RunPaused):
+        job.run(1, run_id="r")
+    for call in (job.run, job.submit, lambda *given, **options: list(job.stream(*given, **options))):
+        with pytest.raises(RunExists):
+            call(1, run_id="r", if_exists="fail")
+    with pytest.raises(RunExists):
+        asyncio.run(job.arun(1, run_id="r", if_exists="fail"))
+    job.app.answer("r", 3)
+    with pytest.raises(RunPaused):
+        job.run(1, run_id="r", if_exists="return")
+    assert job.run(1, run_id="r") == job.run(1, run_id="r", if_exists="return") == 5
+
+
+def test_what_an_error_says_works_when_it_is_pasted(memory: Store) -> None:
+    broken = [True]
+
+    @step
+    def fragile() -> int:
+        if broken:
+            raise OSError("no disk")
+        return 1
+
+    @workflow(store=memory, name="named")
+    def job() -> int:
+        return fragile() + ask("more?") + ask("and more?")
+
+    with pytest.raises(ExecutionError) as failed:
+        job.run(run_id="r 1")
+    broken.clear()
+    with pytest.raises(RunPaused) as paused:
+        job.run(run_id="r 1")
+    for error, words in ((failed.value, "resume with "), (paused.value, "answer with ")):
+        call = str(error).partition(words)[2].replace("…", "5")
+        assert call.startswith("job."), str(error)
+        with contextlib.suppress(RunPaused):
+            eval(call, {"job": job})
+    assert job.run(run_id="r 1", answers={"and more?": 1}) == 7
 
 
 # Failures.

@@ -9,6 +9,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,6 +68,17 @@ REMEDIES = {
 
 _ANYWHERE = ("export", "make_keys")
 """Actions whose commands take no store, or any."""
+
+
+NEED_APP = ("resume", "fork", "rerun", "plan", "settle", "set_max_iterations", "confirm")
+"""Remedies that execute a run; those of Python programs need `--app`."""
+
+
+def for_app(remedy: Remedy, app: str) -> Remedy:
+    """Return a remedy; if it executes a run, with the app of the run's program."""
+    if not app or remedy.action not in NEED_APP or "app" in remedy.options:
+        return remedy
+    return replace(remedy, options={**remedy.options, "app": app})
 
 
 def in_commands(remedy: Remedy, place: str = "", detach: bool = False) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from holdfast.cli import errors
-from holdfast.cli.command_lines import answerable, command_line, doubt_lines, skip_lines
+from holdfast.cli.command_lines import answerable, command_line, doubt_lines, skip_lines, store_words
 from holdfast.cli.lines import Watch, watching
 from holdfast.cli.options import ExecutionOptions, RunOptions
 from holdfast.cli.programs import Program
@@ -49,12 +49,12 @@ from holdfast.journal.run_state import FAILED, RunState
 from holdfast.values import RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import View, plain
-from holdfast.views.progress import DONE, HELPERS, PENDING, Progress, Tally, graph_rows, place_of
+from holdfast.views.progress import DONE, HELPERS, PENDING, Progress, Tally, graph_rows, is_body, place_of
 from holdfast.views.run_view import (
     NOTHING,
     Counts,
     PauseView,
-    counted,
+    finished_in,
     mark_shared_names,
     statuses,
 )
@@ -101,7 +101,12 @@ def kept_of(app: App, run_id: str) -> Kept | None:
             part = ledger(settings.journal, loaded.info.run).kept
             kept = replace(kept, seconds=min(part.seconds, kept.seconds), cost=part.cost)
         run = loaded.run
-        failed = next((step for step in run.active() if step.status == FAILED), None)
+        # Of a function and a step that it called the step says more.
+        failed = max(
+            (step for step in run.active() if step.status == FAILED),
+            key=lambda step: step.id.count("/") if is_body(app.graph, step.frame) else 0,
+            default=None,
+        )
         items = [step for step in run.active() if step.key is not None]
         return replace(
             kept,
@@ -129,7 +134,7 @@ def _kept(app: App, loaded: Loaded) -> Kept:
     spent = total(*run.spending.values()).cost
     is_of_file = "workflow_file" in config_in(run)
     return Kept(
-        counts=counted(run) if is_of_file else Counts(run.steps_done),
+        counts=finished_in(run),
         seconds=run.seconds,
         cost=spent,
         spent=spent,
@@ -557,7 +562,9 @@ class Execution:
     def _failure(self, error: ExecutionError) -> Ending:
         cause = error.cause if error.cause is not None else error.__cause__
         if cause is None or isinstance(cause, HoldfastError):
-            text, place = errors.explain_error(cause or error), ""
+            said = cause or error
+            ways = [errors.for_app(remedy, self._app_name) for remedy in said.remedies]
+            text, place = errors.explain(said.problem, ways, store_words(self._url)), ""
         else:
             text, place = f"{type(cause).__name__}: {cause}", place_in_code(cause)
         return replace(
@@ -581,10 +588,21 @@ class Execution:
         seconds = time.monotonic() - self._began
         before = self._before if status in (RunStatus.COMPLETED, RunStatus.PAUSED) else None
         ran = self._tally.counts()
-        app = self._workflow.given if isinstance(self._workflow, Program) else ""
         return Ending(
-            status, run_id, self._workflow.name, self._url, seconds, ran=ran, before=before, app=app
+            status,
+            run_id,
+            self._workflow.name,
+            self._url,
+            seconds,
+            ran=ran,
+            before=before,
+            app=self._app_name,
         )
+
+    @property
+    def _app_name(self) -> str:
+        """What was given as `--app`."""
+        return self._workflow.given if isinstance(self._workflow, Program) else ""
 
     def _scrubbed(self, text: str) -> str:
         return str(self._workflow.scrub(text))

@@ -6,13 +6,13 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.command_lines import app_of, app_words
+from holdfast.cli.errors import NEED_APP, for_app
 from holdfast.cli.options import AT_HELP, RUN_HELP, Options
 from holdfast.cli.render import print_json, print_table
 from holdfast.cli.store_option import (
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo, Store
     from holdfast.views.run_view import RunLine
-
-NEED_APP = ("resume", "fork", "rerun", "plan", "settle", "set_max_iterations", "confirm")
-"""Remedies that execute a run; those of Python programs need `--app`."""
 
 LONG = 2_000
 """How many characters a line of a message has at most."""
@@ -86,8 +83,7 @@ class Session(contextlib.ExitStack):
                 app = app_of(self._journal, info)
                 if app is not None and not info.queue:
                     words = ["--app", self.app] if self.app else app_words(app)
-                    options = {**remedy.options, "app": words[-1]} if words else {}
-                    return replace(remedy, options=options) if words else Remedy(text=str(remedy))
+                    return for_app(remedy, words[-1]) if words else Remedy(text=str(remedy))
         return remedy
 
     def url(self, of_file: str | None = None) -> str:

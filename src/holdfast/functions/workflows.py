@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from holdfast.engine.app import App
@@ -38,7 +41,7 @@ else:
 RESULT = "result"
 """The key of the state that has what the function returned."""
 
-_RESERVED = (RESULT, "run_id", "answers", "observer")
+_RESERVED = (RESULT, "run_id", "answers", "if_exists", "observer", "progress")
 """Parameters of `run`, and the key of the result."""
 
 
@@ -102,7 +105,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
     @functools.cached_property
     def app(self) -> App:
         """The workflow as a compiled graph on its store, with all that can be done with one."""
-        node = self._node(_RootBody(self).run_async if self.is_async else _RootBody(self).run)
+        node = self._node(_RootBody(self))
         keys = [*self.signature.parameters, RESULT]
         graph = Graph(
             self.name,
@@ -124,7 +127,9 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             outline=graph.outline(),
             is_memory_default=self._store is None and is_in_memory(opened),
         )
-        return App(settings)
+        app = App(settings)
+        app._runner.environment.app = weakref.ref(self)  # This is what a module has under a name.
+        return app
 
     @property
     def steps(self) -> list[StepFunction[Any, Any]]:
@@ -145,64 +150,86 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         *args: Any,
         run_id: str | None = None,
         answers: Mapping[str, Any] | None = None,
+        if_exists: str | None = None,
         observer: ObserverLike = None,
+        progress: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return what the function returns; start a run, or go on with the run of that id where it stopped.
 
         A run that is finished gives its recorded result, and runs nothing. Other arguments than those that the run was
-        started with are refused. A run that waits raises `RunPaused`; `answers`, by name, answer it.
+        started with are refused. A run that waits raises `RunPaused`; `answers` are given, by name, to its questions.
+        With `if_exists` a run of that id is refused (`"fail"`), or what it has come to is returned (`"return"`).
+        `progress` says whether the steps are shown while they run; by default in an interactive terminal or notebook.
         """
-        if answers is not None and run_id is not None and self.app.store.runs(run=run_id):
-            return self.resume(run_id, answers=answers, observer=observer)
-        how = self._how(run_id)
-        return self._result(self.app.invoke(self.bound(args, kwargs), observer=observer, **how))
+        how, given, left = self._how(run_id, if_exists), self.bound(args, kwargs), dict(answers or {})
+        watched: dict[str, Any] = {"observer": observer, "progress": progress}
+        with self._naming_itself():
+            outcome = self.app.invoke(given, **how, **watched)
+            while now := _answers_to(outcome, left):
+                outcome = self.app.resume(outcome.run_id, answers=now, **watched)
+            return self._result(outcome)
 
     async def arun(
         self,
         *args: Any,
         run_id: str | None = None,
         answers: Mapping[str, Any] | None = None,
+        if_exists: str | None = None,
         observer: ObserverLike = None,
         **kwargs: Any,
     ) -> Any:
         """As `run`, in the running event loop."""
-        if answers is not None and run_id is not None and self.app.store.runs(run=run_id):
-            return await self.aresume(run_id, answers=answers, observer=observer)
-        how = self._how(run_id)
-        return self._result(await self.app.ainvoke(self.bound(args, kwargs), observer=observer, **how))
+        how, given, left = self._how(run_id, if_exists), self.bound(args, kwargs), dict(answers or {})
+        with self._naming_itself():
+            outcome = await self.app.ainvoke(given, observer=observer, **how)
+            while now := _answers_to(outcome, left):
+                outcome = await self.app.aresume(outcome.run_id, answers=now, observer=observer)
+            return self._result(outcome)
 
-    def _how(self, run_id: str | None) -> dict[str, Any]:
+    def _how(self, run_id: str | None, if_exists: str | None) -> dict[str, Any]:
         """Return how a run is started: one that has an id may be there already."""
-        return {} if run_id is None else {"run_id": run_id, "if_exists": "resume"}
+        if run_id is None:
+            return {} if if_exists is None else {"if_exists": if_exists}
+        return {"run_id": run_id, "if_exists": "resume" if if_exists is None else if_exists}
 
     def resume(
         self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
         """Go on with a run where it stopped, and return what the function returns; see `App.resume` for the options."""
-        try:
-            return self._result(self.app.resume(run_id, answer, answers=answers, **options))
-        except RunFinished:
-            return self._result(self.app.invoke(run_id=run_id, if_exists="return"))
+        with self._naming_itself():
+            try:
+                return self._result(self.app.resume(run_id, answer, answers=answers, **options))
+            except RunFinished:
+                return self._result(self.app.invoke(run_id=run_id, if_exists="return"))
 
     async def aresume(
         self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
         """As `resume`, in the running event loop."""
-        try:
-            return self._result(await self.app.aresume(run_id, answer, answers=answers, **options))
-        except RunFinished:
-            return self._result(await self.app.ainvoke(run_id=run_id, if_exists="return"))
+        with self._naming_itself():
+            try:
+                return self._result(await self.app.aresume(run_id, answer, answers=answers, **options))
+            except RunFinished:
+                return self._result(await self.app.ainvoke(run_id=run_id, if_exists="return"))
 
     def stream(
-        self, *args: Any, run_id: str | None = None, observer: ObserverLike = None, **kwargs: Any
+        self,
+        *args: Any,
+        run_id: str | None = None,
+        if_exists: str | None = None,
+        observer: ObserverLike = None,
+        **kwargs: Any,
     ) -> EventStream:
         """Start a run, or go on with the run of that id, and yield its events as they happen; see `App.stream`."""
-        return self.app.stream(self.bound(args, kwargs), observer=observer, **self._how(run_id))
+        how = self._how(run_id, if_exists)
+        return self.app.stream(self.bound(args, kwargs), observer=observer, **how)
 
-    def submit(self, *args: Any, run_id: str | None = None, **kwargs: Any) -> str:
+    def submit(
+        self, *args: Any, run_id: str | None = None, if_exists: str | None = None, **kwargs: Any
+    ) -> str:
         """Store a run for workers to execute, and return its id; `app.submit` takes a queue, a priority and a time."""
-        return self.app.submit(self.bound(args, kwargs), **self._how(run_id))
+        return self.app.submit(self.bound(args, kwargs), **self._how(run_id, if_exists))
 
     def inputs_of(self, given: Any) -> dict[str, Any]:
         """Return the arguments by name: of a mapping, of a tuple by position, or of the only argument itself."""
@@ -215,13 +242,33 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             return _plain(outcome.state)
         if outcome.error is not None:
             raise outcome.error
-        names = ", ".join(repr(pause.name) for pause in outcome.pauses if pause.name)
-        waits = f"waits for an answer to {names}" if names else f"is {outcome.status}"
-        run = outcome.run_id
-        remedies = (Remedy("answer", run),) if names else (Remedy("resume", run),)
+        names, run = [pause.name for pause in outcome.pauses if pause.name], outcome.run_id
+        waits = f"waits for an answer to {', '.join(map(repr, names))}" if names else f"is {outcome.status}"
+        given = "…" if len(names) == 1 else f"answers={{{', '.join(f'{name!r}: …' for name in names)}}}"
+        remedy = Remedy("answer", run, text=f"answer with {self.function.__name__}.resume({run!r}, {given})")
         raise RunPaused(
-            f"run {run!r} of {self.name!r} {waits}", remedies=remedies, run_id=run, outcome=outcome
+            f"run {run!r} of {self.name!r} {waits}",
+            remedies=remedy if names else Remedy("resume", run),
+            run_id=run,
+            outcome=outcome,
         )
+
+    @contextmanager
+    def _naming_itself(self) -> Iterator[None]:
+        """Let errors tell what to do by the name of this workflow, which has no variable `app`."""
+        try:
+            yield
+        except HoldfastError as error:
+            error.remedies = tuple(
+                replace(each, app=f"{self.function.__name__}.app") for each in error.remedies
+            )
+            raise
+
+
+def _answers_to(outcome: Outcome, left: dict[str, Any]) -> dict[str, Any]:
+    """Take those of the answers that a run waits for; others are for questions before or after that."""
+    asked = {each for pause in outcome.pauses for each in (pause.name, pause.id)}
+    return {name: left.pop(name) for name in list(left) if name in asked}
 
 
 def _plain(state: State) -> Any:
@@ -233,7 +280,7 @@ class _Body:
 
     def __init__(self, workflow: WorkflowFunction[Any, Any]) -> None:
         self._workflow = workflow
-        self.__name__ = workflow.name
+        self.__name__, self.__module__ = workflow.name, workflow.function.__module__
 
     def _calls(self, ctx: Context) -> Calls:
         return Calls(ctx, cast(StepNodes, ctx._host.graph.at(ctx.step).nodes))
@@ -284,13 +331,14 @@ class _Body:
 class _RootBody(_Body):
     """The function of a run: its arguments are the state, and its result is a key of it."""
 
-    def run(self, state: State, ctx: Context) -> dict[str, Any]:
+    def __call__(self, state: State, ctx: Context) -> Any:
         args, kwargs = self._arguments(state)
+        if self._workflow.is_async:
+            return self._awaited(self.run_coroutine(ctx, args, kwargs))
         return {RESULT: self.run_function(ctx, args, kwargs)}
 
-    async def run_async(self, state: State, ctx: Context) -> dict[str, Any]:
-        args, kwargs = self._arguments(state)
-        return {RESULT: await self.run_coroutine(ctx, args, kwargs)}
+    async def _awaited(self, result: Coroutine[Any, Any, Any]) -> dict[str, Any]:
+        return {RESULT: await result}
 
     def _arguments(self, state: State) -> tuple[list[Any], dict[str, Any]]:
         args, kwargs = list[Any](), dict[str, Any]()

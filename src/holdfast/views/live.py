@@ -304,7 +304,8 @@ def _append_about(text: Text, row: Row, now: float, bar: int = BAR) -> None:
     if row.total and row.status in (RUNNING, RETRYING, DONE, FAILED, STOPPED):
         text.append(_bar(row, bar), style="cyan")
     if row.visits > 1:
-        text.append(f"visit {row.visits}  ", style="dim")
+        several = f"{row.visits - len(row.running)} of {row.visits} done  "
+        text.append(several if len(row.running) > 1 else f"visit {row.visits}  ", style="dim")
     if row.status == RETRYING:
         left = max(0.0, row.retry_at - now)
         text.append(f"attempt {row.attempt + 1} in {duration(left)}: {one_line(row.error)}", style="yellow")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 from holdfast.journal.run_state import RunState
 from holdfast.views.plain import View
 from holdfast.views.progress import HELPERS, ITEM, Place, place_of
-from holdfast.views.run_view import Counts, counted
+from holdfast.views.run_view import Counts, finished_in
 from holdfast.views.terminal import count, one_line
 
 _DOUBT = "it was interrupted and may or may not have taken effect"
@@ -92,7 +92,7 @@ class PlanView(View):
         cls, plan: ResumePlan, run: RunState, nodes: Collection[str], if_interrupted: str | None = None
     ) -> Self:
         """Return the plan of a resume of a run; `nodes` are those of its graph."""
-        return cls(plan, counted(run), tuple(plan_rows(plan, nodes, if_interrupted)))
+        return cls(plan, finished_in(run), tuple(plan_rows(plan, nodes, if_interrupted)))
 
 
 def plan_rows(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from holdfast.events import Event
-from holdfast.journal.run_state import frame_of
+from holdfast.journal.run_state import frame_of, node_of
 from holdfast.views.run_view import Counts
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class Row:
     failed: int = 0
     items: dict[str, str] = field(default_factory=dict)
     """The items of a for-each that are known, by the names of their steps, with what became of them."""
+    running: set[str] = field(default_factory=set)
+    """The visits under way, by the names of their steps; calls of a function may run at the same time."""
 
     @property
     def total(self) -> int:
@@ -205,6 +207,8 @@ class Progress:
             row.count_item(event.data.get("step", ""), RUNNING)
         elif not place.role:
             row.begin_visit(place.visit)
+            if not self._of_file:
+                row.running.add(event.data.get("step", ""))
             row.attempt = 1 if row.kind == "ask" else event.data.get("attempt", 1)
         if row.status not in (RUNNING, RETRYING):
             row.began = time.time()
@@ -219,6 +223,9 @@ class Progress:
             row.count_item(data.get("step", ""), FAILED if failed else DONE)
             if not failed and (place.role == ITEM or row.done + row.failed < row.total):
                 return
+        row.running.discard(data.get("step", ""))
+        if status == DONE and row.running:
+            return
         if status != RUNNING:
             row.seconds, row.began = row.elapsed(time.time()), 0.0
         row.status = status
@@ -265,6 +272,7 @@ class Progress:
 
     def _paused(self, event: Event) -> None:
         row = self.row(place_of(step_of_pause(event), event.node, self._of_file))
+        row.running.discard(step_of_pause(event))
         if event.data.get("kind") != "after":
             row.seconds, row.began, row.status = row.elapsed(time.time()), 0.0, WAITING
 
@@ -296,7 +304,8 @@ class Tally:
             return
         status = _status_in(event.data.get("update") or {}, "/".join(place.path)) if self._of_file else DONE
         if place.role in ("", ITEM) and status not in (RUNNING, SKIPPED):
-            self._ran.add((event.run_id, step, place.key is not None))
+            is_item = place.key is not None and not is_body(self._graph, frame_of(step))
+            self._ran.add((event.run_id, step, is_item))
 
     def counts(self) -> Counts:
         """Return how many steps and items ran so far."""
@@ -309,7 +318,17 @@ class Tally:
         except KeyError:
             return False
         name = step.rpartition("/")[2].rpartition("#")[0]
-        return f"{name}:{DONE}" in nodes or (name in nodes and nodes[name].graph is not None)
+        is_whole = self._of_file and f"{name}:{DONE}" in nodes
+        return is_whole or (name in nodes and nodes[name].graph is not None)
+
+
+def is_body(graph: Graph, frame: str) -> bool:
+    """Return whether the steps of a frame are those that the function of a workflow has called."""
+    try:
+        node = graph.at(frame_of(frame)).nodes.get(node_of(frame).rpartition("/")[2]) if frame else None
+    except KeyError:
+        return False
+    return node is not None and node.graph is not None and node.function is not None
 
 
 def _stop(row: Row) -> None:

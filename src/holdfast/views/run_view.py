@@ -331,6 +331,13 @@ FINISHED = "done"
 """The field in the record of a sub-workflow and of a for-each: the steps and items that have ended in it."""
 
 
+def finished_in(run: RunState) -> Counts:
+    """Return what has ended of a run: of a workflow file its steps and items, of a Python program every step."""
+    config = CODEC.decode(run.config, lenient=True) if run.config else {}
+    is_of_file = isinstance(config, Mapping) and "workflow_file" in config
+    return counted(run) if is_of_file else Counts(run.steps_done)
+
+
 def counted(run: RunState) -> Counts:
     """Return the steps and items of a workflow file that have ended, saved or in a wave that is not over.
 
