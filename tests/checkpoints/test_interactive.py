@@ -168,7 +168,7 @@ def failed_before(store: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("node", ["confirm", "elsewhere"])
-def test_a_run_that_nobody_drives_is_made_to_wait(store, node):
+def test_a_run_that_nobody_executes_is_made_to_wait(store, node):
     """S2.11: a checkpoint with the block, the prompt and no response; its id is a version 4 UUID."""
     app = failed_before(store, node)
 

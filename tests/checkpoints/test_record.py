@@ -134,7 +134,7 @@ def test_what_was_decided_about_an_interrupted_step_is_a_decision_too():
     assert (decision.block_id, decision.response) == ("if_interrupted", "skip")
 
 
-def test_items_and_sub_graphs_are_told_by_their_full_names(store):
+def test_items_and_sub_graphs_have_their_full_names(store):
     """S1.16: (b) each item of a for-each is recorded by itself, under its own key."""
     inner = StateGraph(Log, name="inner")
     inner.add_node("leaf", lambda state: {"log": [f"leaf {state.get('n')}"]})

@@ -152,7 +152,7 @@ def test_the_config_comes_from_the_checkpoint(store):
 # Events and failed saves.
 
 
-def test_a_saved_checkpoint_is_told_with_its_id_and_time(store, heard):
+def test_a_saved_checkpoint_is_reported_with_its_id_and_time(store, heard):
     """S0.12: `checkpoint_saved`, with the id and the timestamp."""
     app = chain("a", "b").compile(store)
     out = app.invoke({}, run_id="r", observer=heard)

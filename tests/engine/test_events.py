@@ -111,7 +111,7 @@ def test_what_a_step_did_is_told_only_once_it_is_stored(memory: Store) -> None:
     assert stored[-1] == ("graph.complete", 3)
 
 
-def test_a_saved_checkpoint_is_told_with_its_id_and_time(heard: Heard) -> None:
+def test_a_saved_checkpoint_is_reported_with_its_id_and_time(heard: Heard) -> None:
     """S0.12, S3.14"""
     app = chain("a", "b").compile("memory://")
     app.invoke(run_id="r", observer=heard)
@@ -122,7 +122,7 @@ def test_a_saved_checkpoint_is_told_with_its_id_and_time(heard: Heard) -> None:
     assert all(isinstance(event.data["timestamp"], float) and event.data["size"] > 0 for event in saved)
 
 
-def test_the_end_of_a_run_is_told_with_its_exit_and_iterations(heard: Heard) -> None:
+def test_the_end_of_a_run_is_reported_with_its_exit_and_iterations(heard: Heard) -> None:
     """S3.15"""
     chain("a", "b", "c").compile("memory://").invoke(observer=heard)
 
@@ -212,7 +212,7 @@ def test_a_node_tells_something_at_once(heard: Heard) -> None:
     assert len(heard.of("node.message")) == 2
 
 
-def test_a_save_that_fails_is_told_with_the_error(heard: Heard) -> None:
+def test_a_save_that_fails_is_reported_with_the_error(heard: Heard) -> None:
     """S0.13"""
 
     class Broken(MemoryStore):
