@@ -28,11 +28,11 @@ from holdfast.service.service import LONGEST_WAIT, Service
 from holdfast.service.webhooks import Webhooks
 from holdfast.values import RunStatus
 from holdfast.web import problems
-from holdfast.web.context import Context
+from holdfast.web.context import Context, Login
 from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_body, read_query
 from holdfast.web.links import LinkPages
 from holdfast.web.pages import page_routes
-from holdfast.web.pages.rendering import as_page
+from holdfast.web.pages.rendering import as_page, run_path
 from holdfast.web.reading import read_bytes
 from holdfast.web.streams import Streams
 
@@ -254,14 +254,17 @@ class Api:
 
     async def _login_link(self, request: Request) -> Response:
         caller = self._context.require(request, "read")
-        return JSONResponse({"path": f"/login?code={self._context.logins.add(caller)}", "seconds": 300})
+        return JSONResponse(
+            {"path": f"/login?code={self._context.logins.add(Login(caller))}", "seconds": 300}
+        )
 
     async def _login(self, request: Request) -> Response:
-        caller = self._context.logins.take(request.query_params.get("code", ""))
-        if caller is None:
+        found = self._context.logins.take(request.query_params.get("code", ""))
+        if found is None:
             raise Unauthorized("this link was used, or is too old; `holdfast ui` makes another")
-        answer = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
-        self._context.keep_session(answer, self._context.sessions.add(caller), request)
+        target = run_path(found.run_id) if found.run_id else "/"
+        answer = RedirectResponse(f"{request.scope.get('root_path', '')}{target}", 303)
+        self._context.keep_session(answer, self._context.sessions.add(found.caller), request)
         return answer
 
     # Endpoints.

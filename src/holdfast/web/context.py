@@ -98,6 +98,13 @@ class Buckets:
             raise RateExceeded("too many requests; ask again in a few seconds")
 
 
+class Login(NamedTuple):
+    """What a login link gives: a session as a caller, and the run that is shown first, if it names one."""
+
+    caller: Caller
+    run_id: str = ""
+
+
 class Context:
     """What a request may do: the service of its caller's namespace, sessions, login links and CSRF tokens.
 
@@ -118,7 +125,7 @@ class Context:
         first = next(iter(self.services))
         self._anonymous = anonymous or Caller("local", "operate", first)
         self.sessions: Expiring[Caller] = Expiring(SESSION_SECONDS)
-        self.logins: Expiring[Caller] = Expiring(LOGIN_SECONDS)
+        self.logins: Expiring[Login] = Expiring(LOGIN_SECONDS)
         self._csrf_key = secrets.token_bytes(32)
         self._requests, self._failures = Buckets(rate), Buckets(Rate(0.2, 10))
 

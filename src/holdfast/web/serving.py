@@ -6,6 +6,9 @@ import contextlib
 import ipaddress
 import os
 import socket
+import sys
+import threading
+import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ from holdfast.stores.base import Store, namespace_of
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+    from uvicorn import Config
 
     from holdfast.web.app import Protocols
 
@@ -132,12 +136,11 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve an app until Ctrl+C or SIGTERM; then the steps under way finish, and the runs are saved."""
+def _config(app: Starlette) -> Config:
     with needing_extra():
         import uvicorn
 
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,
         log_level="warning",
         server_header=False,
@@ -146,7 +149,14 @@ def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -
         lifespan="on",
         h11_max_incomplete_event_size=65_536,
     )
-    server = uvicorn.Server(config)
+
+
+def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve an app until Ctrl+C or SIGTERM; then the steps under way finish, and the runs are saved."""
+    with needing_extra():
+        import uvicorn
+
+    server = uvicorn.Server(_config(app))
     original: Any = server.startup
 
     async def startup(sockets: list[socket.socket] | None = None) -> None:
@@ -158,6 +168,39 @@ def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -
     server.run(sockets=[listening])
 
 
-def login_path(app: Starlette, caller: Caller) -> str:
-    """Return the path of a link that logs a browser in, once."""
-    return f"/login?code={app.state.context.logins.add(caller)}"
+@contextlib.contextmanager
+def served_beside(app: Starlette, listening: socket.socket) -> Iterator[None]:
+    """Serve an app in a thread of its own while this program does something else."""
+    with needing_extra():
+        import uvicorn
+
+    server = uvicorn.Server(_config(app))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="holdfast-pages")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def address_of(listening: socket.socket) -> str:
+    """Return the address at which a socket listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def login_path(app: Starlette, caller: Caller, run_id: str = "") -> str:
+    """Return the path of a link that logs a browser in, once, and shows a run, or all."""
+    with needing_extra():
+        from holdfast.web.context import Login
+    return f"/login?code={app.state.context.logins.add(Login(caller, run_id))}"
+
+
+def open_browser(address: str) -> bool:
+    """Open a page in the browser of whoever sits here; return whether there is a screen to show it on."""
+    has_screen = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+    return has_screen and webbrowser.open(address)

@@ -58,6 +58,7 @@ from holdfast.engine.time_travel.checkpoints import find_position
 from holdfast.errors import FAILED, AnswerRejected, CannotReuse, HoldfastError, RunConflict
 from holdfast.fleet.queues import held_back
 from holdfast.journal.provenance import me
+from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.stores.inspection import exists
 from holdfast.values import RunStatus, readable_step
@@ -69,9 +70,12 @@ from holdfast.workflows.scope import guided, takes_guidance
 from holdfast.workflows.workflow import Workflow, load_workflow
 
 if TYPE_CHECKING:
+    from holdfast.cli.commands import serve as serving
     from holdfast.engine.app import App
     from holdfast.journal.journal import Journal
     from holdfast.stores.base import RunInfo, Store
+else:
+    serving = LazyModule("cli.commands.serve")
 
 _TO_CONTINUE = [status for status in RunStatus if status not in ("completed", "cancelled", "damaged")]
 NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
@@ -81,6 +85,8 @@ NEW_RUN = (WORKFLOW, INPUT, INPUTS_FILE, RUN_ID, REUSE)
     NEW_RUN,
     CONTINUE,
     flag("--dry-run", "Check everything and print the plan; run and write nothing."),
+    flag("--web", "Show the run in a browser while it goes, and until Ctrl+C."),
+    flag("--no-open", "With --web: print the link and open no browser."),
     RUN_OPTIONS,
     EXECUTION,
     STORE_ONLY,
@@ -96,6 +102,10 @@ def run(session: Session, options: Options) -> int:
       holdfast run report.yaml --dry-run
       holdfast run report.yaml --reuse report
       holdfast run report.yaml --continue
+      holdfast run report.yaml --web
+
+    With --web, which needs the extra serve, what the run asks can be answered in the browser as well. Ctrl+C ends the
+    page then; the exit code is that of the run.
 
     Exit codes: 0 completed, 1 failed, 2 invalid, 3 configuration, 4 paused, 130 interrupted.
     """
@@ -119,7 +129,13 @@ def run(session: Session, options: Options) -> int:
     execution = Execution(workflow, app, url, how, kept_of(app, name) if status else None)
     if status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         return execution.show(app.invoke(begun, **given))
-    return execution.execute(lambda observer: app.invoke(begun, observer=observer, **given), name)
+
+    def execute() -> int:
+        return execution.execute(lambda observer: app.invoke(begun, observer=observer, **given), name)
+
+    if options.web:
+        return serving.on_a_page(workflow, app.store, name, execute, no_open=options.no_open)
+    return execute()
 
 
 def _continued(session: Session, workflow: Workflow, options: Options) -> tuple[str, str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import webbrowser
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
+from holdfast.cli import errors
 from holdfast.cli.options import JSON, STORE_ONLY, Options, flag, number, repeated, value
 from holdfast.cli.render import print_json
 from holdfast.cli.session import Session, command
@@ -22,8 +24,18 @@ from holdfast.service.links import AnswerLinks
 from holdfast.service.roles import TOKEN_VARIABLE, Caller, Tokens, new_token
 from holdfast.service.targets import KEY_VARIABLE as WEBHOOK_KEY
 from holdfast.service.targets import Target, read_targets
-from holdfast.stores.base import namespace_in, shown_url, wanted_namespace
-from holdfast.web.serving import LOOPBACK, NotServed, asgi, is_loopback, listen, login_path
+from holdfast.stores.base import namespace_in, namespace_of, shown_url, wanted_namespace
+from holdfast.web.serving import (
+    LOOPBACK,
+    NotServed,
+    address_of,
+    asgi,
+    is_loopback,
+    listen,
+    login_path,
+    open_browser,
+    served_beside,
+)
 from holdfast.web.serving import serve as serve_app
 
 if TYPE_CHECKING:
@@ -32,6 +44,10 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from holdfast.service.service import Service
+    from holdfast.stores.base import Store
+    from holdfast.workflows.workflow import Workflow
+
+_LOOK = 0.05
 
 WORKFLOWS = click.argument("workflows", metavar="[FOLDER|FILE|MODULE:APP]...", nargs=-1)
 HOST = value(
@@ -125,7 +141,7 @@ def _namespace(url: str) -> str:
 def _links(public: str | None, listening: socket.socket) -> AnswerLinks | None:
     """Return what makes answer links, if there is a key for them."""
     key = os.environ.get(LINK_KEY, "")
-    return AnswerLinks(key, public or _address(listening)) if key else None
+    return AnswerLinks(key, public or address_of(listening)) if key else None
 
 
 def _host_of(public: str) -> str:
@@ -162,15 +178,10 @@ def _app(
     return app, listening
 
 
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
 def _serve(
     session: Session, app: Starlette, listening: socket.socket, store: str, options: Options, link: str = ""
 ) -> None:
-    address = _address(listening)
+    address = address_of(listening)
 
     def ready() -> None:
         """Say where it is served, once it is."""
@@ -188,13 +199,13 @@ def _serve(
         else:
             click.echo(f"serving {store} at {facts.get('link', address)}; Ctrl+C stops it", err=True)
         if link and not options.no_open:
-            webbrowser.open(f"{address}{link}")
+            open_browser(f"{address}{link}")
 
     serve_app(app, listening, ready)
 
 
 @command(
-    WORKFLOWS,
+    click.argument("targets", metavar="[RUN|FOLDER|FILE|MODULE:APP]...", nargs=-1),
     PORT,
     flag("--no-open no_open", "Print the link and open no browser."),
     SHARED,
@@ -204,15 +215,62 @@ def _serve(
 def ui(session: Session, options: Options) -> None:
     """Look at the runs of a store in a browser, answer what they ask, and execute runs of the workflows named.
 
-    The link that is opened works once, and gives the browser a session; other programs of this machine get nothing.
+    RUN is the id of a run or its beginning, or the name of a workflow, whose latest run is meant: its page is
+    opened. The link works once, and gives the browser a session; other programs of this machine get nothing. Without a
+    screen the link is only printed.
 
     \b
     Example:
       holdfast ui
+      holdfast ui 3f2a
       holdfast ui workflows/ --no-open
     """
-    url = lasting_url(session.url())
+    runs = [each for each in options.targets if not (Path(each).exists() or ":" in each)]
+    if len(runs) > 1:
+        raise click.UsageError(f"one run is opened, not {len(runs)}; all others are on the page of runs")
+    options.workflows = [each for each in options.targets if each not in runs]
+    url, run_id = lasting_url(session.url()), ""
+    if runs:
+        with Session(session.given) as reading:
+            run_id = reading.run(runs[0]).run
+            url = reading.store.url
     caller = Caller("you", "operate", _namespace(url))
     options.host = "127.0.0.1"
     app, listening = _app(url, options, Tokens([(new_token(), caller)]))
-    _serve(session, app, listening, shown_url(url), options, login_path(app, caller))
+    _serve(session, app, listening, shown_url(url), options, login_path(app, caller, run_id))
+
+
+def on_a_page(
+    workflow: Workflow, store: Store, run_id: str, execute: Callable[[], int], *, no_open: bool
+) -> int:
+    """Execute a run while its page is served, until Ctrl+C; return the exit code of the run."""
+    caller = Caller("you", "operate", namespace_of(store))
+    app = asgi(store, [workflow], tokens=Tokens([(new_token(), caller)]))
+    listening, is_over = listen("127.0.0.1", 0), threading.Event()
+    link = f"{address_of(listening)}{login_path(app, caller, run_id)}"
+
+    def open_page() -> None:
+        """Open the page as soon as there is a run to show."""
+        while not store.runs(run=run_id):
+            if is_over.wait(_LOOK):
+                return
+        open_browser(link)
+
+    opener = threading.Thread(target=open_page)
+    with served_beside(app, listening):
+        click.echo(f"the run is shown at {link}", err=True)
+        if not no_open:
+            opener.start()
+        try:
+            code = execute()
+            if code in (errors.INTERRUPTED, errors.TERMINATED):
+                return code
+            click.echo("its page is served until Ctrl+C", err=True)
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
+        finally:
+            is_over.set()
+            if opener.ident is not None:
+                opener.join()
+    status = next((info.status for info in store.runs(run=run_id)), "")
+    return errors.STATUS_CODES.get(status, errors.FAILED) if code == errors.PAUSED else code
