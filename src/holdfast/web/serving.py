@@ -199,7 +199,7 @@ def login_path(app: Starlette, caller: Caller, run_id: str = "") -> str:
 
 
 def open_browser(address: str) -> bool:
-    """Open a page in the browser of whoever sits here; return whether there is a screen to show it on."""
+    """Open a page in the browser of this machine, if it has a screen; return whether it did."""
     has_screen = sys.platform in ("darwin", "win32") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     )
