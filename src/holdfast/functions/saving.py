@@ -156,7 +156,7 @@ class BodySaving:
 
 
 def _error_of(done: asyncio.Task[None], refusals: list[BaseException]) -> BaseException | None:
-    """Return why nothing was saved; whoever was interrupted has saved nothing."""
+    """Return why nothing was saved; an interrupted save has saved nothing."""
     if done.cancelled() or done.exception():
         return asyncio.CancelledError()
     return refusals[0] if refusals else None
