@@ -333,11 +333,16 @@ class Calls:
 
     async def _shielded(self, work: Coroutine[Any, Any, float]) -> float:
         """Return what an attempt comes to. It goes on if its caller is cancelled because another step waits."""
-        task = asyncio.get_running_loop().create_task(work)
+        task: asyncio.Task[float] | None = None
         try:
+            task = asyncio.get_running_loop().create_task(work)
             return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if isinstance(self.left, BodyLeft) and not task.done():
+        except BaseException as error:
+            if task is None:
+                work.close()
+            elif not isinstance(error, asyncio.CancelledError):
+                task.cancel()
+            elif isinstance(self.left, BodyLeft) and not task.done():
                 self._under_way.add(task)
                 task.add_done_callback(self._ended)
             else:

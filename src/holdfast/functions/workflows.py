@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import types
@@ -293,7 +294,8 @@ class _Body:
         try:
             value = self._workflow.function(*args, **kwargs)
         except BaseException as error:
-            calls.wait_until_idle()
+            if not _is_interrupt(error):
+                calls.wait_until_idle()
             reason = calls.reason(error)
             if reason is error:
                 raise
@@ -314,7 +316,8 @@ class _Body:
         try:
             value = await self._workflow.function(*args, **kwargs)
         except BaseException as error:
-            await calls.wait_until_idle_async()
+            if not _is_interrupt(error):
+                await calls.wait_until_idle_async()
             reason = calls.reason(error)
             if reason is error:
                 raise
@@ -326,6 +329,14 @@ class _Body:
         finally:
             calls.close()
             _current.reset(token)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Return whether a function was interrupted, or its task cancelled: nobody waits for its steps then."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, (KeyboardInterrupt, SystemExit))
 
 
 class _RootBody(_Body):
