@@ -6,19 +6,34 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from mcp_types import Tool, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from holdfast.errors import INVALID, HoldfastError, closest
 from holdfast.mcp.replies import Data, Rest
+from holdfast.service.requests import COMMANDS, LONGEST_KEY, NEW_RUNS
 
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True)
 ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False)
 ORDERS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
 DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
 
+
+KEY = "idempotency_key"
+KEYED = (*NEW_RUNS, *COMMANDS)
+"""The methods of a service that act once though they are called again with the same key."""
+
+Key = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=LONGEST_KEY,
+        description="Any text of your own, another for each call. If you lose the reply, repeat the call with the "
+        "same text: it acts once.",
+    ),
+]
 
 _Function = TypeVar("_Function", bound="Callable[..., Reply | Follow]")
 
@@ -115,6 +130,8 @@ def tool(
             each.name: (hints[each.name], ... if each.default is each.empty else each.default)
             for each in params
         }
+        if method in KEYED:
+            fields[KEY] = (Key, None)
         arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         into[name] = Declared(name, function, arguments, output, effect, method)
         return function

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -14,7 +14,9 @@ from holdfast.mcp import outputs
 from holdfast.mcp.declaring import ACTS, DESTROYS, ORDERS, READS, BadArguments, Declared, Follow, Reply, tool
 from holdfast.mcp.forms import PLACEHOLDER
 from holdfast.mcp.replies import Data, Rest, call, part_at, sliced
+from holdfast.service.requests import Keyed, once
 from holdfast.service.service import Service
+from holdfast.stores.base import namespace_of
 
 TOOLS: dict[str, Declared] = {}
 """The tools by their names."""
@@ -26,6 +28,20 @@ class Call:
 
     service: Service
     who: str
+    owner: str = ""
+    """Whose key it is: the caller, whatever its client is called."""
+    key: str | None = None
+    """A call that is repeated with its key acts once."""
+
+    def act(self, method: str, **given: Any) -> Data:
+        """Call a method of the service that changes something; return its reply."""
+        if self.key is None:
+            found: Data = getattr(self.service, method)(**given, who=self.who)
+            return found
+        namespace = namespace_of(self.service.store)
+        keyed = Keyed.of(self.owner, namespace, self.key, {**given, "call": method})
+        repeated: Data = once(self.service, replace(keyed, who=self.who), method, given)
+        return repeated
 
 
 def _object(value: Any) -> Any:
@@ -153,7 +169,7 @@ def execute_workflow(
     `error` says why; correct the cause and call resume: finished steps are not repeated. "running" or "queued": the
     time was over; the run goes on, look at it with get_run later.
     """
-    started = asked.service.execute(workflow, inputs or {}, run_id=run_id, who=asked.who)
+    started = asked.act("execute", workflow=workflow, inputs=inputs or {}, run_id=run_id)
     return _followed(started, mode, timeout_seconds)
 
 
@@ -169,7 +185,7 @@ def execute_inline_workflow(
 
     The reply is that of execute_workflow. get_workflow_schema without arguments describes the format.
     """
-    started = asked.service.execute_inline(text, inputs or {}, who=asked.who)
+    started = asked.act("execute_inline", text=text, inputs=inputs or {})
     return _followed(started, mode, timeout_seconds)
 
 
@@ -350,7 +366,7 @@ def answer(
     """
     if value == PLACEHOLDER:
         raise BadArguments(f"{PLACEHOLDER!r} stands for the answer; give the answer itself as `value`")
-    asked.service.answer(run_id, value, question=question, who=asked.who)
+    asked.act("answer", run_id=run_id, value=value, question=question)
     return Follow(run_id, timeout_seconds)
 
 
@@ -364,7 +380,7 @@ def resume(
 
     plan_resume says beforehand what this would do. To answer a question, call answer instead.
     """
-    asked.service.resume(run_id, who=asked.who)
+    asked.act("resume", run_id=run_id)
     return Follow(run_id, timeout_seconds)
 
 
@@ -376,21 +392,21 @@ def skip(
     reason: Annotated[str, Field(description="Why, for those who read the run later.")] = "",
 ) -> Follow:
     """Leave out a step that is about to run, waits, failed or was interrupted. Then call resume."""
-    asked.service.skip(run_id, step, reason=reason, who=asked.who)
+    asked.act("skip", run_id=run_id, step=step, reason=reason)
     return Follow(run_id, 0.0)
 
 
 @tool("pause", ORDERS, outputs.RUN, TOOLS)
 def pause(asked: Call, run_id: RunId) -> Follow:
     """Pause a run after the steps that are under way. resume continues it."""
-    asked.service.pause(run_id, who=asked.who)
+    asked.act("pause", run_id=run_id)
     return Follow(run_id, 0.0)
 
 
 @tool("cancel", DESTROYS, outputs.RUN, TOOLS)
 def cancel(asked: Call, run_id: RunId) -> Follow:
     """Stop a run for good. What it has finished stays stored and can be looked at."""
-    asked.service.cancel(run_id, who=asked.who)
+    asked.act("cancel", run_id=run_id)
     return Follow(run_id, 0.0)
 
 
@@ -406,7 +422,7 @@ def fork(
 
     The other run stays as it is. Use it to try what would have happened if.
     """
-    forked = asked.service.fork(run_id, checkpoint, update=update, who=asked.who)
+    forked = asked.act("fork", run_id=run_id, at=checkpoint, update=update)
     return Follow(forked["run_id"], timeout_seconds)
 
 
@@ -419,7 +435,7 @@ def rerun(
     timeout_seconds: Seconds = WAIT,
 ) -> Follow:
     """Run a step of a run again, and the steps after it, in a new run. The run itself stays as it is."""
-    made = asked.service.rerun(run_id, step, update=update, who=asked.who)
+    made = asked.act("rerun", run_id=run_id, step=step, update=update)
     return Follow(made["run_id"], timeout_seconds)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from holdfast.engine.commands import control
 from holdfast.engine.commands.inbox import open_message
@@ -101,14 +103,31 @@ def once(service: Service, request: Keyed, call: str, given: Mapping[str, Any]) 
     If it was, the reply tells of the run as it is now.
     """
     method = getattr(service, call)
-    if call in NEW_RUNS:
-        return _new_run(service, request, call, given)
-    if call not in COMMANDS:
+    if call not in COMMANDS and call not in NEW_RUNS:
         return method(**given)
-    found = _find(service, request, given["run_id"] if call != "promote" else _target(service, given))
-    if found is None:
-        return method(**{**given, "who": request.asker})
-    return _carried_on(service, call, given, found)
+    with _turns.setdefault(request.name, _Turn()):
+        if call in NEW_RUNS:
+            return _new_run(service, request, call, given)
+        found = _find(service, request, given["run_id"] if call != "promote" else _target(service, given))
+        if found is None:
+            return method(**{**given, "who": request.asker})
+        return _carried_on(service, call, given, found)
+
+
+class _Turn:
+    """Lets one request of a key act at a time, in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+_turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 
 
 def _target(service: Service, given: Mapping[str, Any]) -> str:
