@@ -1,4 +1,4 @@
-.PHONY: check coverage lint types format docs site recording
+.PHONY: check coverage lint types format docs site recording peers
 PYTHON ?= .venv/bin/python
 
 # All that CI checks: tests, format, lint and types.
@@ -35,3 +35,7 @@ site:
 # Record the demo for the readme.
 recording:
 	$(PYTHON) docs/make_recording.py
+
+# Run what "Coming from …" shows for the other systems, each in an environment of its own in build/peers.
+peers:
+	$(PYTHON) docs/try_peers.py --environments build/peers
