@@ -3,7 +3,7 @@
 A block whose fence has `title="NAME"` is a file, and is written. A line of a console block that begins with `$ ` is a
 command; they are called one after the other. One that ends with `# exit code N` must end with that code, and one with
 `# in another terminal` is started beside the others. The lines after a command are in its output, in that order; `…`
-stands for anything. What a Python program prints is shown completely, unless a line has `…`: a step that ran again is a
+stands for anything. What `python` and `cat` print is shown completely, unless a line has `…`: a step that ran again is a
 line too many.
 """
 
@@ -99,7 +99,7 @@ def test_the_commands_of_a_tutorial_do_what_it_shows(page: Path, tmp_path: Path)
     assert done.returncode == 0 and len(printed) == len(steps), done.stdout
     for (command, shown), part in zip(steps, printed, strict=True):
         assert missing(shown, part) == [], f"$ {command}\n{part}"
-        if shown and " python " in f" {command}" and "…" not in "".join(shown):
+        if shown and re.search(r"(^| )(python|cat) ", command) and "…" not in "".join(shown):
             assert [line for line in part.splitlines() if "Killed" not in line] == shown, (
                 f"$ {command}\n{part}"
             )
