@@ -25,6 +25,20 @@ def test_ids_are_never_wrapped(tmp_path: Path, columns: str, shown: str) -> None
     assert "paused" in line and len(line.rstrip()) <= int(columns)
 
 
+def test_a_long_output_gives_way_before_the_words_of_a_table(tmp_path: Path) -> None:
+    text = (
+        "workflow: {name: long}\nsteps: [{name: a-step-of-some-length, shell: 'echo " + 30 * "long " + "'}]\n"
+    )
+    write(tmp_path, "long.yaml", text)
+    call(tmp_path, "run", "long.yaml", "--run-id", "r1")
+
+    session = Session(tmp_path, "show", "r1", COLUMNS="80")
+
+    assert session.end() == 0
+    (line,) = [line for line in session.screen.splitlines() if "a-step-of-some-length" in line]
+    assert " completed " in line and "long long" in line and len(line.rstrip()) <= 80
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 def test_names_and_bars_give_way_before_figures(columns: int) -> None:
     progress = Progress([("a-step-with-quite-a-long-name-for-a-terminal", 0, "shell")])

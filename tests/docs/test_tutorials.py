@@ -3,8 +3,8 @@
 A block whose fence has `title="NAME"` is a file, and is written. A line of a console block that begins with `$ ` is a
 command; they are called one after the other. One that ends with `# exit code N` must end with that code, and one with
 `# in another terminal` is started beside the others. The lines after a command are in its output, in that order; `…`
-stands for anything. What `python` and `cat` print is shown completely, unless a line has `…`: a step that ran again is a
-line too many.
+stands for anything. What `python` and `cat` print is shown completely, unless a line has `…`: a step that ran again
+is a line too many.
 """
 
 from __future__ import annotations

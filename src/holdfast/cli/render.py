@@ -146,10 +146,12 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    only_last_gives_way = sum(widths[:-1]) + 2 * len(widths) + len(columns[-1]) <= terminal_width()
     for index, column in enumerate(columns):
         last = index == len(columns) - 1
-        first = {"no_wrap": True, "min_width": max(len(row[0]) for row in rows)} if not index and rows else {}
-        how: dict[str, Any] = first or {"no_wrap": last}
+        kept = not index or (only_last_gives_way and not last)
+        how: dict[str, Any] = {"no_wrap": True, "min_width": widths[index]} if kept else {"no_wrap": last}
         table.add_column(Text(column.upper()), overflow="fold" if not last else "ellipsis", **how)
     for row in rows:
         table.add_row(*(Text(cell, STATUS_STYLES.get(cell.partition(" ")[0], "")) for cell in row))
