@@ -48,6 +48,16 @@ def test_an_exception_where_others_wait_leaves_nobody_waiting(shape: str, file: 
     assert counts["violations"] == 0
 
 
+def test_a_function_that_fails_while_it_waits_for_an_answer_waits_again() -> None:
+    """S1.3: its attempt comes to nothing, though what it asked is stored."""
+    where = ("--store", "memory", "--shape", "function", "--kind", "cancelled", "--within", "engine/attempt.py")
+
+    counts = proof("async_exceptions", *where, "--jobs", "1", "--timeout", "20")
+
+    assert counts["exceptions"] > 0
+    assert counts["violations"] == 0
+
+
 def test_a_handler_that_exits_leaves_a_run_that_can_be_resumed() -> None:
     """S1.3: `signal.signal(SIGTERM, lambda *a: sys.exit(0))`, as every container has it, at random times."""
     shapes = ("--shape", "plain", "--shape", "wave", "--shape", "awaited")

@@ -34,6 +34,7 @@ from holdfast.journal.run_state import (
     SLEEP,
     WAITING,
     Step,
+    frame_of,
     step_id,
 )
 from holdfast.state.codec import Codec
@@ -397,6 +398,7 @@ class Calls:
         elif step.status == RUNNING:
             step.status = IN_DOUBT  # It was left in the middle by the function, not by a crash.
         elif step.status == WAITING:
+            self._wait_with_it()
             self._refuse(BodyLeft())
         if step.status not in (READY, RETRYING, IN_DOUBT):
             return False
@@ -420,6 +422,15 @@ class Calls:
                 host.saving.say_start(step)
                 return True
         return False
+
+    def _wait_with_it(self) -> None:
+        """Have the functions that called a step wait with it, as when it paused: one may have failed since then."""
+        run, path = self.host.run, self.path
+        while path and run.frames[path].is_body:
+            caller = run.step(path)
+            if caller.status == RUNNING:
+                caller.status = WAITING
+            path = frame_of(path)
 
     def _reconcile(self, step: Step) -> None:
         """Ask the step's own function whether it was done when it was interrupted."""
@@ -508,6 +519,7 @@ class Calls:
         if step.status == DONE:
             self.saving.finished(step)
         elif step.status == WAITING:
+            self._wait_with_it()
             self._refuse(BodyLeft())
         elif step.status == FAILED:
             self._failures[step.id] = self._results.causes[step.id]
