@@ -50,7 +50,16 @@ def test_an_exception_where_others_wait_leaves_nobody_waiting(shape: str, file: 
 
 def test_a_function_that_fails_while_it_waits_for_an_answer_waits_again() -> None:
     """S1.3: its attempt comes to nothing, though what it asked is stored."""
-    where = ("--store", "memory", "--shape", "function", "--kind", "cancelled", "--within", "engine/attempt.py")
+    where = (
+        "--store",
+        "memory",
+        "--shape",
+        "function",
+        "--kind",
+        "cancelled",
+        "--within",
+        "engine/attempt.py",
+    )
 
     counts = proof("async_exceptions", *where, "--jobs", "1", "--timeout", "20")
 
