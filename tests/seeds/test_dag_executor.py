@@ -26,7 +26,7 @@ from holdfast import (
     StoreError,
     open_store,
 )
-from holdfast.checkpoints import write_tables
+from holdfast.checkpoints import CheckpointManager, SQLiteCheckpointStore, write_tables
 from holdfast.dags import ControlledExecutor, DAGInvalid, Tools
 from holdfast.stores.base import Append, Conflict
 from holdfast.testing import CrashingStore, WrappedStore
@@ -310,6 +310,34 @@ def test_the_table_of_the_document_answers_its_queries(tmp_path: Path) -> None:
     assert "idx_checkpoints_workflow" in plan
     done = executor.resume_from_checkpoint(next(row[0] for row in rows if row[1] == 2))
     assert done.results["report"]["result"] == "Orders of users: 3"
+
+
+def test_the_manager_saves_loads_and_prunes_the_state_of_the_document(url: str) -> None:
+    """S0.4, S0.5, S0.8, S0.11, S0.16: `save_checkpoint(state, dag, layer_index)`, `load`, `prune_old_checkpoints`."""
+    manager = CheckpointManager(SQLiteCheckpointStore(url.removeprefix("sqlite:///")))
+    dag = {"workflow_id": "orders", **DAG}
+    state: dict[str, Any] = {"messages": MESSAGES, "tasks": [], "decisions": [], "context": CONTEXT}
+    layers = [["fetch_users", "fetch_orders"], ["join"], ["report"]]
+    idents = [manager.save_checkpoint(state, dag, layer_index=0)]
+    for index, layer in enumerate(layers, 1):
+        done = [{"task_id": name, "result": [name], "timestamp": 1.5, "duration": 0.5} for name in layer]
+        state["tasks"] = [*state["tasks"], *done]
+        idents.append(manager.save_checkpoint(state, dag, layer_index=index))
+        assert state["checkpoint_id"] == idents[-1] and uuid.UUID(idents[-1]).version == 4
+
+    checkpoint = manager.load(idents[2])
+    assert checkpoint.workflow_id == "orders" and checkpoint.dag_structure == dag
+    assert checkpoint.state["tasks"] == state["tasks"][:3] and checkpoint.state["messages"] == MESSAGES
+    assert layers[checkpoint.layer_index :] == [["report"]], "what is left"
+    with pytest.raises(HoldfastError, match="the graph has 3 layers"):
+        manager.save_checkpoint(state, dag, layer_index=4)
+
+    for _ in range(3):
+        manager.save_checkpoint(state, dag, layer_index=3)
+    assert manager.prune_old_checkpoints("orders", keep_count=5) == 2
+    with pytest.raises(CheckpointNotFound, match=f"checkpoint not found: {idents[0]}"):
+        manager.load(idents[0])
+    assert manager.load(idents[2]).layer_index == 2 and manager.prune_old_checkpoints("orders") == 0
 
 
 def test_the_names_of_the_document_are_answered_with_ours(url: str) -> None:
