@@ -1,8 +1,10 @@
-"""The site of the documentation: its navigation and the check of what was built; `make site` builds it."""
+"""The site of the documentation: its navigation, the check of what was built, and the whole site, built once."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -55,3 +57,18 @@ def test_a_built_site_is_checked_for_dead_links_and_other_hosts(tmp_path: Path) 
     ]
     make_site.forbid_other_hosts(tmp_path)
     assert "default-src 'self'" in (tmp_path / "one.html").read_text()
+
+
+def test_the_built_site_has_a_search_no_dead_link_and_nothing_of_another_host(tmp_path: Path) -> None:
+    """A browser that honours the pages' policy loads nothing from elsewhere, whatever their scripts ask for."""
+    site = tmp_path / "site"
+
+    assert make_site.build(site) == []
+
+    found = json.loads((site / "search.json").read_text("utf-8"))
+    assert "heartbeat" in json.dumps(found)
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    assert {"index.html", "docs/quickstart.html", "docs/howto/coming-from-dbos.html"} <= pages
+    assert all(make_site.POLICY in (site / page).read_text("utf-8") for page in pages)
+    sheets = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
+    assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheets)
