@@ -129,7 +129,47 @@ def test_the_fleet_is_live_and_the_store_is_checked(page: Page, service: Service
     service.store.delete("damaged")
 
 
-PATHS = ("/workflows", "/workflows/greet", "/costs", "/costs?days=1&by=time", "/fleet", "/store")
+def test_two_runs_are_ticked_and_compared(page: Page, service: Service) -> None:
+    for name in ("you", "<i>me</i>"):
+        service.execute("greet", {"name": name}, run_id=f"for {name}", wait=60)
+    page.goto("/runs?workflow=greet&text=for")
+    compare = page.get_by_role("button", name="Compare the ticked")
+    expect(compare).to_be_disabled()
+    page.get_by_label("Compare for you").check()
+    page.get_by_role("link", name="for <i>me</i>").focus()
+    with page.expect_response("**/runs?*"):
+        pass  # The list was asked for again, and what is ticked stays.
+    page.keyboard.press("x")
+    expect(page.get_by_label("Compare for you")).to_be_checked()
+    compare.click()
+    expect(page.get_by_role("heading", name="Compare two runs")).to_be_visible()
+    steps = [[text.split() for text in row[1:]] for row in cells(page, "Steps of both runs")]
+    assert [row[0][:2] + row[1][:2] + row[2] for row in steps] == [
+        ["✓", "completed", "✓", "completed", "another", "result"]
+    ]
+    told = page.get_by_role("list", name="Result of write").inner_text()
+    assert "hello you" in told and "hello <i>me</i>" in told
+    expect(page.get_by_label("write in for you")).to_contain_text('"output": "hello you"')
+    page.get_by_role("link", name="Swap").click()
+    expect(page.get_by_label("One run")).to_have_value("for you")
+    page.goto("/compare?run=paid-today&run=paid-before")
+    facts = {row[0]: row[1:] for row in cells(page, "The two runs")}
+    assert facts["Cost"] == ["$3.00", "$2.00"] and facts["Failed attempts"] == ["0", "1"]
+    page.goto("/compare?run=paid-today&run=nowhere")
+    expect(page.get_by_role("alert")).to_contain_text("nowhere")
+
+
+BOTH = "/compare?run=paid-today&run=paid-before"
+PATHS = (
+    "/workflows",
+    "/workflows/greet",
+    "/costs",
+    "/costs?days=1&by=time",
+    "/fleet",
+    "/store",
+    "/compare",
+    BOTH,
+)
 
 
 def test_pages_are_accessible_and_fit_phones(browser: Browser, address: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from holdfast.web.context import Context
-from holdfast.web.pages import costs, fleet, run, runs, workflows
+from holdfast.web.pages import compare, costs, fleet, run, runs, workflows
 from holdfast.web.pages.rendering import Pages
 from holdfast.web.pages.statics import static_route
 
@@ -17,6 +17,7 @@ def page_routes(context: Context) -> list[BaseRoute]:
         static_route(),
         *pages.routes(),
         *runs.routes(pages),
+        *compare.routes(pages),
         *run.routes(pages),
         *workflows.routes(pages),
         *costs.routes(pages),

@@ -34,6 +34,8 @@
     }
     if (event.key === "j") move(1);
     else if (event.key === "k") move(-1);
+    else if (event.key === "x") document.activeElement.closest("tr")?.querySelector("[data-pick]")?.click();
+    else if (event.key === "n") document.querySelector("[data-next]")?.click();
     else if (event.key === "/") {
       const search = document.querySelector("[data-search]");
       if (!search) return;
@@ -42,6 +44,20 @@
     } else return;
     event.preventDefault();
   });
+
+  // Runs that are ticked stay so when the list is asked for again; two can be compared.
+  const picked = new Set();
+  const pick = () => {
+    for (const box of document.querySelectorAll("[data-pick]")) box.checked = picked.has(box.value);
+    for (const button of document.querySelectorAll("[data-compare]")) button.disabled = picked.size !== 2;
+  };
+  const isPicked = () => {
+    for (const box of document.querySelectorAll("[data-pick]")) box.checked ? picked.add(box.value) : picked.delete(box.value);
+    pick();
+  };
+  document.addEventListener("change", isPicked);
+  window.addEventListener("pageshow", isPicked);
+  document.addEventListener("htmx:afterSwap", pick);
 
   // Forms act once: a second click while the first is on its way does nothing.
   document.addEventListener("submit", (event) => {
