@@ -420,6 +420,8 @@ SCALED = {
     "pg-workers": ("fleet", "bench_workers"),
     "pg-failover": ("fleet", "bench_failover"),
     "large": ("large_store", "bench_large"),
+    "pages": ("web_pages", "bench_pages"),
+    "streams": ("web_pages", "bench_streams"),
     "history": ("past", "bench_history"),
     "diff": ("comparing", "bench_diff"),
     "speculation": ("speculation", "bench_speculation"),
