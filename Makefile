@@ -1,4 +1,4 @@
-.PHONY: check coverage lint types format docs site recording peers
+.PHONY: check coverage lint types format docs site recording screenshots peers
 PYTHON ?= .venv/bin/python
 
 # All that CI checks: tests, format, lint and types.
@@ -39,3 +39,7 @@ recording:
 # Run what "Coming from …" shows for the other systems, each in an environment of its own in build/peers.
 peers:
 	$(PYTHON) docs/try_peers.py --environments build/peers
+
+# Make the screenshots of docs/howto/serving.md; needs Chromium.
+screenshots:
+	$(PYTHON) docs/make_screenshots.py

@@ -144,7 +144,8 @@ def times_of(address: str, runs: int, asked: int) -> dict[str, list[float]]:
     with httpx2.Client(base_url=address, timeout=60, headers={"accept": "text/html"}) as client:
         cursor = None
         for _ in range(min(5, runs // 400)):
-            cursor = client.get("/api/v1/runs", params={"limit": 200, "cursor": cursor or ""}).json()["next"]
+            given = {"limit": 200, **({"cursor": cursor} if cursor else {})}
+            cursor = client.get("/api/v1/runs", params=given).json()["next"]
         for name, path in PATHS.items():
             target = path.format(run=run, other=other) if path else f"/runs?cursor={cursor or ''}"
             first = client.get(target)

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from holdfast.service import Service
 from holdfast.web import asgi
 from holdfast.web.serving import listen
 
-TARGET = Path(__file__).with_name("screenshots")
+TARGET = Path(__file__).resolve().with_name("screenshots")
 CHROMIUM = "/usr/bin/chromium"
 WIDTHS = {"wide": (1280, 800), "middle": (800, 900), "phone": (360, 780)}
 DAY = 86_400.0
+QUALITY = 0.8
 
 REPORT = """\
 workflow:
@@ -191,6 +193,27 @@ def shoot(page: Page, shot: Shot, file: Path, *, full: bool) -> None:
     page.screenshot(path=file, full_page=full)
 
 
+AS_WEBP = """async ([source, quality]) => {
+  const picture = new Image();
+  picture.src = source;
+  await picture.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [picture.width, picture.height];
+  canvas.getContext("2d").drawImage(picture, 0, 0);
+  return canvas.toDataURL("image/webp", quality).split(",")[1];
+}"""
+
+
+def compress(browser: Browser, file: Path) -> None:
+    """Replace a picture by a smaller one, which the browser makes."""
+    page = browser.new_page()
+    source = f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
+    small = page.evaluate(AS_WEBP, [source, QUALITY])
+    file.with_suffix(".webp").write_bytes(base64.b64decode(small))
+    file.unlink()
+    page.close()
+
+
 def make(browser: Browser, address: str, folder: Path, shots: tuple[Shot, ...]) -> None:
     """Make the pictures of the documentation: each page once, the page of runs also dark and on a phone."""
     for scheme, width, chosen in (
@@ -202,7 +225,9 @@ def make(browser: Browser, address: str, folder: Path, shots: tuple[Shot, ...]) 
         page = browser.new_page(base_url=address, color_scheme=scheme, viewport=size)  # type: ignore[arg-type]
         suffix = "".join(f"-{each}" for each in (scheme, width) if each not in ("light", "wide"))
         for shot in chosen:
-            shoot(page, shot, folder / f"{shot.name}{suffix}.png", full=False)
+            file = folder / f"{shot.name}{suffix}.png"
+            shoot(page, shot, file, full=False)
+            compress(browser, file)
         page.close()
 
 
@@ -218,9 +243,9 @@ def make_all(browser: Browser, address: str, folder: Path, shots: tuple[Shot, ..
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET
+    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else TARGET
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as place, chdir(place), sync_playwright() as playwright:
         for name, text in (("report", REPORT), ("orders", ORDERS)):
             (Path(place) / f"{name}.yaml").write_text(text)
         service = Service(f"sqlite:///{place}/runs.db", [place, *paid(None)])

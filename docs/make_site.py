@@ -19,7 +19,15 @@ from pathlib import Path
 from urllib.parse import unquote
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("*.md", "LICENSE", "docs/**/*.md", "docs/**/*.svg", "docs/**/*.png", "examples/**/*.*")
+SOURCES = (
+    "*.md",
+    "LICENSE",
+    "docs/**/*.md",
+    "docs/**/*.svg",
+    "docs/**/*.png",
+    "docs/**/*.webp",
+    "examples/**/*.*",
+)
 READMES = ("tests/simulator/README.md", "benchmarks/peers/README.md")
 POLICY = "default-src 'self' 'unsafe-inline' data: blob:"
 """What a page of the site may load: nothing from another host."""
