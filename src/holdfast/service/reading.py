@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import clock
-from holdfast.engine.owner import liveness
+from holdfast.engine.owner import is_alive, this_owner
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_forks, run_history
 from holdfast.errors import INVALID, CheckpointNotFound, HoldfastError, NotPaused, Remedy
@@ -25,7 +25,7 @@ from holdfast.journal.journal import Journal, unknown_run
 from holdfast.service import catalogue
 from holdfast.service.catalogue import Catalogue
 from holdfast.service.links import KEY_VARIABLE, AnswerLinks, LinkRefused, NoLinks, Question, refuse_late
-from holdfast.state.state import state_view
+from holdfast.state.state import slots_of, state_view
 from holdfast.stores.base import (
     LAST_SEQ,
     Footprint,
@@ -141,7 +141,7 @@ class Reader:
         limit = _limit(limit)
         wanted = {"status": statuses, "workflow": workflow, "since": since, "before": until}
         found, past = self._page(wanted, tag, text, limit, _read_cursor(cursor))
-        lines = lines_of(self.journal, found, liveness(self.store))
+        lines = lines_of(self.journal, found, self._is_alive)
         page = {"runs": [line.as_json() for line in lines], "next": past and _cursor(past)}
         return {**page, "counts": self.counts()} if counts else page
 
@@ -180,7 +180,11 @@ class Reader:
         return found[0]
 
     def _view(self, run_id: str) -> RunView:
-        return run_view(self.journal, self._info(run_id).run, is_alive=liveness(self.store))
+        return run_view(self.journal, self._info(run_id).run, is_alive=self._is_alive)
+
+    def _is_alive(self, owner: str) -> bool:
+        """Return whether the owner of a run is alive: this process, which may have a worker, or another."""
+        return owner == this_owner(self.store) or is_alive(owner, self.store)
 
     def run(self, run_id: str) -> dict[str, Any]:
         """Return a run: status, progress, steps, what it waits for, inputs, output, costs."""
@@ -195,7 +199,7 @@ class Reader:
     def status(self, run_id: str) -> dict[str, Any]:
         """Return the status of a run and what it waits for; cheap however long the run is."""
         info = self._info(run_id)
-        line = run_line(self.journal, info, liveness(self.store))
+        line = run_line(self.journal, info, self._is_alive)
         pauses = run_pauses(self.journal, info) if line.status == RunStatus.PAUSED else ()
         facts = [pause_facts(pause) for pause in pauses]
         return {**line.as_json(), "pauses": facts, "held": self._held(line), "goes_on": line.goes_on}
@@ -339,10 +343,16 @@ class Reader:
         return [point.as_json() for point in found][::-1]
 
     def keys(self, run_id: str, checkpoint: str | None = None) -> list[dict[str, Any]]:
-        """Return the keys of the state of a run, now or at a checkpoint, with their values; large ones are cut."""
+        """Return the keys of a run's state, now or at a checkpoint; large values are cut, very large ones unread."""
         view = self._view_at(run_id, checkpoint)
-        visible = view.visible_state
-        return [{"key": key, "value": some(read_or_unread(partial(view.value, key)))} for key in visible]
+        hidden = ":" if view.workflow_file is not None else None
+        found = []
+        for key, slot in slots_of(view.state).items():
+            if hidden is None or hidden not in key:
+                size = sum(len(change[1]) for change in slot.written() or ())
+                value = None if size > MOST_READ else some(read_or_unread(partial(view.value, key)))
+                found.append({"key": key, "value": value, "unread": size if size > MOST_READ else 0})
+        return found
 
     def _view_at(self, run_id: str, checkpoint: str | None) -> RunView:
         if checkpoint is None:
@@ -502,7 +512,7 @@ class Reader:
         """Return the queues, the schedules, and the processes that execute runs."""
         owners: dict[tuple[str, int], dict[str, Any]] = {}
         running = self.store.runs(status=[RunStatus.RUNNING], limit=MOST_LISTED)
-        for line in lines_of(self.journal, running, liveness(self.store)):
+        for line in lines_of(self.journal, running, self._is_alive):
             place = line.owner.host, line.owner.pid
             known = owners.setdefault(place, {**line.owner.as_json(), "runs": []})
             known["runs"].append(line.run_id)
@@ -589,6 +599,9 @@ def _is_of(step: str, name: str) -> bool:
     """Return whether the id of a step is one of a step with that name."""
     return "/".join(part.partition("#")[0].partition(":")[0] for part in step.split("/")) == name
 
+
+MOST_READ = 1_000_000
+"""A stored value of more bytes is not read where only some of it would be shown."""
 
 MOST_PARTS = 1_000
 """A value of more parts (items, keys) is cut where only some of it is shown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -65,6 +66,9 @@ LONGEST_WAIT = 3600.0
 
 TIMEOUT = 2.0
 """Seconds to wait for the process that executes a run to apply a command."""
+
+TURN = 1.5
+"""Seconds that a process which waits for an answer has to go on by itself, before workers get the run."""
 
 _LOOK = 0.05
 _SHORT = 0.005
@@ -375,9 +379,21 @@ class Service(Reader):
         is_known = any(offered.name == info.workflow for offered in self.catalogue.offered)
         if not info.queue and is_known and not has_owner(self.store, info) and info.status != "completed":
             run = self.journal.load(info, self._codec(info)).run
-            if not [pause for pause in run.pauses.values() if pause.kind not in NO_ANSWER]:
-                requeue(self.journal, run_id, codec=self._codec(info))
+            is_answered = not [pause for pause in run.pauses.values() if pause.kind not in NO_ANSWER]
+            if is_answered and not self._is_continued(run_id):
+                with contextlib.suppress(RunConflict):  # Somebody goes on with it after all.
+                    requeue(self.journal, run_id, codec=self._codec(info))
         self._look()
+
+    def _is_continued(self, run_id: str) -> bool:
+        """Return whether a process that waited for an answer goes on with its run by itself."""
+        end = clock.monotonic() + TURN
+        while clock.monotonic() < end:
+            info = self._info(run_id)
+            if info.status != RunStatus.PAUSED or has_owner(self.store, info):
+                return True
+            wait_for_change(self.store, run_id, _LOOK)
+        return False
 
     def pause(self, run_id: str, *, reason: str = "paused", who: str = "") -> dict[str, Any]:
         """Pause a run after the steps under way, wherever it is executed."""
