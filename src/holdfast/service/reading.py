@@ -8,8 +8,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast import clock
@@ -25,7 +24,7 @@ from holdfast.journal.journal import Journal, unknown_run
 from holdfast.service import catalogue
 from holdfast.service.catalogue import Catalogue
 from holdfast.service.links import KEY_VARIABLE, AnswerLinks, LinkRefused, NoLinks, Question, refuse_late
-from holdfast.state.state import slots_of, state_view
+from holdfast.state.state import state_view
 from holdfast.stores.base import (
     LAST_SEQ,
     Footprint,
@@ -40,14 +39,12 @@ from holdfast.stores.base import (
 from holdfast.values import END, START, RunStatus
 from holdfast.views import usage
 from holdfast.views.charges import BY, row_of, rows
-from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView, checkpoint_list, latest_runs
 from holdfast.views.outlines import folded, steps_of
-from holdfast.views.plain import CODEC, Room, ViewCodec, iso, plain, read_or_unread, user_trace
-from holdfast.views.run_view import FaultView, PauseView, RunLine, RunView, annotation_at
+from holdfast.views.plain import CODEC, ViewCodec, iso, plain
+from holdfast.views.run_view import PauseView, RunLine, RunView, annotation_at
 from holdfast.views.runs import find_checkpoint_info, find_run_info, lines_of, run_line, run_pauses, run_view
-from holdfast.views.timeline import Timeline, commit_text, host_text
-from holdfast.views.waterfall import Waterfall
+from holdfast.views.timeline import Timeline
 from holdfast.workflows.model import json_schema
 
 GOING_ON = (RunStatus.QUEUED, RunStatus.RUNNING)
@@ -138,7 +135,7 @@ class Reader:
         for each in statuses or ():
             if each not in tuple(RunStatus):
                 raise RequestInvalid(f"there is no status {each!r:.80}; there are {', '.join(RunStatus)}")
-        limit = _limit(limit)
+        limit = checked_limit(limit)
         wanted = {"status": statuses, "workflow": workflow, "since": since, "before": until}
         found, past = self._page(wanted, tag, text, limit, _read_cursor(cursor))
         lines = lines_of(self.journal, found, self._is_alive)
@@ -193,7 +190,7 @@ class Reader:
             **view.as_json(),
             "pauses": [pause_facts(pause) for pause in view.pauses],
             "held": self._held(view.line),
-            "progress": _progress(view),
+            "progress": progress_of(view),
         }
 
     def status(self, run_id: str) -> dict[str, Any]:
@@ -203,51 +200,6 @@ class Reader:
         pauses = run_pauses(self.journal, info) if line.status == RunStatus.PAUSED else ()
         facts = [pause_facts(pause) for pause in pauses]
         return {**line.as_json(), "pauses": facts, "held": self._held(line), "goes_on": line.goes_on}
-
-    def overview(self, run_id: str, link: Callable[[str], str] | None = None) -> dict[str, Any]:
-        """Return what a page says of a run: large values are cut. `link` leads from the nodes of its drawing."""
-        view = self._view(run_id)
-        line = view.line
-        values = {"inputs": view.inputs or None, "output": read_or_unread(lambda: view.output)}
-        return {
-            **line.as_json(),
-            "goes_on": line.goes_on,
-            "owner": line.owner.as_json(),
-            "held": self._held(line),
-            "workflow_file": view.file,
-            "parent": view.fork,
-            "provenance": view.foreign,
-            "error": _fault(view.fault),
-            "pauses": [pause_facts(pause) for pause in view.pauses],
-            "progress": _progress(view),
-            "seconds": view.seconds,
-            "ledger": view.ledger._asdict(),
-            "checkpoints": view.checkpoints,
-            "checkpoint_id": view.checkpoint_id,
-            "bytes": view.size,
-            "refusals": view.refused,
-            "notes": [note.as_json() for said in view.annotations for note in said.notes],
-            "environment": ", ".join(filter(None, (host_text(view.facts), commit_text(view.facts)))),
-            "steps": [step.as_json() for step in view.steps],
-            "drawing": self._svg(view, link),
-            "is_known": any(offered.name == line.workflow for offered in self.catalogue.offered),
-            **{name: some(value) for name, value in values.items()},
-        }
-
-    def _svg(self, view: RunView, link: Callable[[str], str] | None) -> str:
-        states = {step.name: step.as_json() for step in view.steps}
-        return svg(view.outline, states, link=link, title=view.line.workflow) if view.outline else ""
-
-    def waterfall(self, run_id: str, first: int | None = None, limit: int = 50) -> dict[str, Any]:
-        """Return executions of steps in the order they began, from one of them on, or the last ones."""
-        info = self._info(run_id)
-        config = self.journal.load(info, ViewCodec()).run.config
-        found = Waterfall(self.journal, run_id, of_file=b"workflow_file" in config)
-        found.read()
-        total = len(found.spans)
-        start = max(0, total - _limit(limit)) if first is None else min(max(0, first), max(0, total - 1))
-        spans = [span.as_json() for span in found.spans[start : start + limit]]
-        return {"spans": spans, "first": start, "total": total, "now": clock.time()}
 
     def _held(self, line: RunLine) -> str | None:
         is_executed = line.status == RunStatus.RUNNING and not line.is_dead
@@ -301,66 +253,12 @@ class Reader:
             raise RequestInvalid(f"run {run_id!r} has no step {name!r:.200}; it has {known:.2000}")
         view.codec.renew()
         cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
-        events = [each for each in self.events(run_id, limit=MOST_LISTED) if _is_of(each["step"], name)]
+        events = [each for each in self.events(run_id, limit=MOST_LISTED) if is_of(each["step"], name)]
         return {
             **found.as_json(full=True),
             "cost": cost[0].as_json() if cost else None,
             "events": events,
         }
-
-    def closeup(self, run_id: str, name: str) -> dict[str, Any]:
-        """Return what a page says of a step: its executions, its errors, what it cost; large values are cut."""
-        view = self._view(run_id)
-        found = view.step(name)
-        if found is None:
-            raise RequestInvalid(f"run {run_id!r:.200} has no step {name!r:.200}")
-        view.codec.renew()
-        cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
-        executed = Waterfall(self.journal, run_id, of_file=view.workflow_file is not None)
-        executed.read()
-        spans = [span.as_json() for span in executed.spans if span.name == name]
-        events = [each for each in self.follow(run_id).read() if _is_of(each["step"], name)]
-        before = [point for point in self.points(run_id) if name in point["next"]]
-        errors = {} if found.items is None else found.item_errors
-        return {
-            **found.as_json(),
-            "error": _fault(found.fault),
-            "output": some(found.output),
-            "errors": some(dict(itertools.islice(errors.items(), MOST_LISTED))),
-            "cost": cost[0].as_json() if cost else None,
-            "spans": spans[-MOST_LISTED:],
-            "executions": len(spans),
-            "events": events[-MOST_LISTED:],
-            "before": before[-1]["checkpoint_id"] if before else None,
-            "now": clock.time(),
-        }
-
-    def points(self, run_id: str) -> list[dict[str, Any]]:
-        """Return the positions of all checkpoints of a run, the first saved first."""
-        info = self._info(run_id)
-        stored = self.store.checkpoints(info.run)
-        found = (CheckpointView(info.run, decode_checkpoint(info.key, each, info.run)) for each in stored)
-        return [point.as_json() for point in found][::-1]
-
-    def keys(self, run_id: str, checkpoint: str | None = None) -> list[dict[str, Any]]:
-        """Return the keys of a run's state, now or at a checkpoint; large values are cut, very large ones unread."""
-        view = self._view_at(run_id, checkpoint)
-        hidden = ":" if view.workflow_file is not None else None
-        found = []
-        for key, slot in slots_of(view.state).items():
-            if hidden is None or hidden not in key:
-                size = sum(len(change[1]) for change in slot.written() or ())
-                value = None if size > MOST_READ else some(read_or_unread(partial(view.value, key)))
-                found.append({"key": key, "value": value, "unread": size if size > MOST_READ else 0})
-        return found
-
-    def _view_at(self, run_id: str, checkpoint: str | None) -> RunView:
-        if checkpoint is None:
-            return self._view(run_id)
-        found = find_position(self.store, f"{run_id}{checkpoint}" if checkpoint[:1] == "@" else checkpoint)
-        if found.info.run != run_id:
-            raise CheckpointNotFound(f"checkpoint {checkpoint} is one of run {found.info.run!r}")
-        return run_view(self.journal, run_id, upto=found.seq)
 
     def state(
         self, run_id: str, checkpoint: str | None = None, keys: Sequence[str] | None = None
@@ -381,7 +279,7 @@ class Reader:
     def history(self, run_id: str, limit: int = 50, before: str | None = None) -> dict[str, Any]:
         """Return a page of a run's checkpoints, newest first, each with what happened since the one before."""
         self._info(run_id)
-        page = run_history(self.journal, run_id, limit=_limit(limit), before=before)
+        page = run_history(self.journal, run_id, limit=checked_limit(limit), before=before)
         return {**page.as_json(), "next": page[-1].id if page.more and len(page) else None}
 
     def forks(self, run_id: str) -> dict[str, Any]:
@@ -403,7 +301,7 @@ class Reader:
         self, run_id: str | None = None, workflow: str | None = None, limit: int = 50
     ) -> list[dict[str, Any]]:
         """Return the newest checkpoints of a run, of a workflow or of the store, newest first."""
-        limit = _limit(limit)
+        limit = checked_limit(limit)
         infos = (
             latest_runs(self.store, workflow, limit)
             if run_id is None
@@ -419,7 +317,7 @@ class Reader:
         run = self.journal.load(info, codec, seq).run
         state = state_view(run.root.cells, codec, info.run, saved.id, run.root.last_node, run.updated_at)
         said = annotation_at(info, self.journal.load(info, CODEC).run, seq)
-        progress = _progress(run_view(self.journal, info.run, upto=seq))
+        progress = progress_of(run_view(self.journal, info.run, upto=seq))
         facts = {"workflow": info.workflow, "status": run.status, "progress": progress, "state": plain(state)}
         return {**CheckpointView(info.run, saved).as_json(), **facts, **said.as_json()}
 
@@ -433,22 +331,6 @@ class Reader:
             if limit is not None and len(found) >= limit:
                 break
         return found
-
-    def tail(self, run_id: str, before: str | None = None, limit: int = 50) -> dict[str, Any]:
-        """Return the last events of a run, or those before one of them, and the id that the page before ends at."""
-        if before is None:
-            end = self.follow(run_id, None).place[0], _ALL
-        else:
-            end = _read_event_id(before)
-        size = _limit(limit)
-        while True:
-            start = max(0, end[0] - size - 1)
-            found = [each for each in self.follow(run_id, start).read_until(end[0]) if _place(each) < end]
-            if len(found) > limit or not start:
-                break
-            size *= 8
-        shown = found[-limit:]
-        return {"events": shown, "before": shown[0]["id"] if len(found) > len(shown) else None}
 
     def follow(self, run_id: str, after: str | int | None = 0) -> Following:
         """Return a position in the events of a run, to read on from as the run goes on; `None` is its end now."""
@@ -529,7 +411,7 @@ class Reader:
 
     def check_latest(self, limit: int = MOST_LISTED, seconds: float = 5.0) -> dict[str, Any]:
         """Return whether the latest runs are intact: as many as can be checked in so many seconds."""
-        infos, begun = self.store.runs(limit=_limit(limit)), clock.monotonic()
+        infos, begun = self.store.runs(limit=checked_limit(limit)), clock.monotonic()
         reports = check_runs(self.store, infos, seal=self.journal.seal, seconds=seconds)
         return {
             "checked": len(reports),
@@ -547,7 +429,7 @@ class Reader:
         return {"kind": kind, "schema": schema, "disk_bytes": size}
 
 
-_ALL = 1 << 40
+WHOLE_ENTRY = 1 << 40
 """More events than an entry has."""
 
 
@@ -555,9 +437,9 @@ class Following:
     """The events of a run as plain data with ids, read on from a position."""
 
     def __init__(self, journal: Journal, run_id: str, after: str | int | None) -> None:
-        seq, number = (LAST_SEQ, 0) if after is None else _read_event_id(after)
+        seq, number = (LAST_SEQ, 0) if after is None else read_event_id(after)
         self._timeline = Timeline(journal, run_id, max(0, seq - 1))
-        self._skip = (self._timeline.seq, _ALL) if after is None else (seq, number)
+        self._skip = (self._timeline.seq, WHOLE_ENTRY) if after is None else (seq, number)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -583,41 +465,20 @@ class Following:
                 yield {"id": f"{each.seq}.{number}", **each.as_json()}
 
 
-def _place(event: Mapping[str, Any]) -> tuple[int, int]:
-    return _read_event_id(event["id"])
-
-
-def _read_event_id(after: str | int) -> tuple[int, int]:
+def read_event_id(after: str | int) -> tuple[int, int]:
     """Return the place of an event; a number alone stands for a whole entry."""
     seq, dot, number = str(after).partition(".")
     if not seq.isdecimal() or len(seq) > 10 or (dot and (not number.isdecimal() or len(number) > 10)):
         raise RequestInvalid(f"{after!r:.80} is no id of an event; those look like 12.0")
-    return int(seq), int(number) if dot else _ALL
+    return int(seq), int(number) if dot else WHOLE_ENTRY
 
 
-def _is_of(step: str, name: str) -> bool:
+def is_of(step: str, name: str) -> bool:
     """Return whether the id of a step is one of a step with that name."""
     return "/".join(part.partition("#")[0].partition(":")[0] for part in step.split("/")) == name
 
 
-MOST_READ = 1_000_000
-"""A stored value of more bytes is not read where only some of it would be shown."""
-
-MOST_PARTS = 1_000
-"""A value of more parts (items, keys) is cut where only some of it is shown."""
-
-
-def some(value: Any) -> Any:
-    """Return a value as plain data, without what is too much to be shown at first."""
-    return plain(value, 0, Room(MOST_PARTS))
-
-
-def _fault(fault: FaultView | None) -> dict[str, Any] | None:
-    """Return why something failed, with the frames of the user's code only."""
-    return None if fault is None else {**fault.as_json(), "trace": user_trace(fault.trace)}
-
-
-def _progress(view: RunView) -> dict[str, int]:
+def progress_of(view: RunView) -> dict[str, int]:
     """Return how many steps are completed, of those that are not skipped."""
     statuses = [step.status for step in view.steps if step.status != "skipped"]
     return {"done": statuses.count("completed"), "total": len(statuses)}
@@ -659,7 +520,7 @@ def _drawn(outline: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]) -
     return {"name": outline["name"], "nodes": nodes, "edges": edges}
 
 
-def _limit(limit: int) -> int:
+def checked_limit(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_LISTED:
         raise RequestInvalid(f"limit must be a whole number from 1 to {MOST_LISTED}, not {limit!r:.80}")
     return limit

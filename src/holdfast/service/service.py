@@ -48,8 +48,9 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import NO_ANSWER, RunState
 from holdfast.journal.sealing import Seal
 from holdfast.service.catalogue import Catalogue, Offered, Source
+from holdfast.service.closeup import CloseReader
 from holdfast.service.metrics import Meter, metrics
-from holdfast.service.reading import GOING_ON, Reader, RequestInvalid
+from holdfast.service.reading import GOING_ON, RequestInvalid
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.stores import open_store
 from holdfast.stores.base import RunInfo, Store, wait_for_change
@@ -66,9 +67,6 @@ LONGEST_WAIT = 3600.0
 
 TIMEOUT = 2.0
 """Seconds to wait for the process that executes a run to apply a command."""
-
-TURN = 1.5
-"""Seconds that a process which waits for an answer has to go on by itself, before workers get the run."""
 
 _LOOK = 0.05
 _SHORT = 0.005
@@ -97,7 +95,7 @@ def _work(worker: Worker) -> None:
         logger.error("the worker of this service has ended: %s", error)
 
 
-class Service(Reader):
+class Service(CloseReader):
     """The workflows and runs of one store; every method returns plain data, and may be called from any thread.
 
     `workflows` are folders, workflow files, `module:app`, or apps of this program: clients can start these and no
@@ -384,16 +382,6 @@ class Service(Reader):
                 with contextlib.suppress(RunConflict):  # Somebody goes on with it after all.
                     requeue(self.journal, run_id, codec=self._codec(info))
         self._look()
-
-    def _is_continued(self, run_id: str) -> bool:
-        """Return whether a process that waited for an answer goes on with its run by itself."""
-        end = clock.monotonic() + TURN
-        while clock.monotonic() < end:
-            info = self._info(run_id)
-            if info.status != RunStatus.PAUSED or has_owner(self.store, info):
-                return True
-            wait_for_change(self.store, run_id, _LOOK)
-        return False
 
     def pause(self, run_id: str, *, reason: str = "paused", who: str = "") -> dict[str, Any]:
         """Pause a run after the steps under way, wherever it is executed."""
