@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from holdfast.service import Service
+from holdfast.web.endpoints import ENDPOINTS
 from tests.service.conftest import GREET
 from tests.web.doomed import Doomed
 from tests.web.test_api import API, get, paused, post
@@ -134,6 +135,47 @@ def test_a_request_acts_once_though_the_server_is_killed_in_the_middle_of_it(
             assert again.status_code == 200, again.text
         assert changes(made, events_of(reader), run) == expected, moment
     assert kills >= 2
+
+
+def test_a_capsule_is_imported_once_though_the_server_is_killed(
+    url: str, folder: Path, tmp_path: Path, reader: Service
+) -> None:
+    with Service(f"sqlite:///{tmp_path / 'elsewhere.db'}", [folder]) as elsewhere:
+        run = review(elsewhere)
+        capsule, expected = elsewhere.export(run), events_of(elsewhere)[run]
+    kills = 0
+    for moment in (*MOMENTS, "never"):
+        with Doomed(url, folder, moment) as server:
+            try:
+                done = imported(server.api, capsule, f"key {moment}")
+                assert done.status_code == 200, done.text
+            except httpx2.TransportError:
+                kills += 1
+        with Doomed(url, folder) as server:
+            first = imported(server.api, capsule, f"key {moment}")
+            assert first.status_code == 200 and first.json()["run_id"] == run, first.text
+            assert imported(server.api, capsule, f"key {moment}").json() == first.json()
+            other = imported(server.api, capsule + b"x", f"key {moment}")
+            assert other.status_code == 422 and other.json()["code"] == "key_reused"
+        [(name, types)] = events_of(reader).items()
+        assert name == run and types == expected, moment
+        if moment != "never":
+            Service(url, [folder]).delete(run)
+    assert kills >= 2
+
+
+def imported(api: str, capsule: bytes, key: str) -> Any:
+    return httpx2.post(f"{api}/runs/import", content=capsule, headers={"idempotency-key": key}, timeout=60)
+
+
+def test_every_request_that_changes_something_is_killed_here() -> None:
+    """Those that are left out say so: they change nothing, or the same again, whatever is repeated."""
+    changing = {endpoint.path for endpoint in ENDPOINTS if endpoint.method == "POST"}
+    killed = {command.path.replace("{run}", "{run_id}") for command in COMMANDS.values()} - {
+        "/workflows/greet/runs"
+    }
+    left_out = {"/workflows/reload", "/workflows/validate", "/runs/{run_id}/answer-links"}
+    assert changing - left_out == killed | {"/workflows/{workflow}/runs", "/runs/import"}
 
 
 def events_of(service: Service) -> dict[str, list[str]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from holdfast.service.roles import Caller, Forbidden, Tokens, TokensInvalid
 from holdfast.web import asgi
 from holdfast.web.context import COOKIE, Buckets, Rate, RateExceeded
+from holdfast.web.problems import TooSlow
+from holdfast.web.reading import read_bytes
 from tests.web.conftest import ANSWER, OPERATE, OTHER, READ, bearer
 from tests.web.test_api import API, paused, post
 
@@ -129,3 +133,33 @@ def test_a_server_that_only_reads_refuses_commands(tmp_path: Path, folder: Path)
         answer = reader.post(GREET, json={"inputs": {"name": "x"}})
         assert answer.status_code == 403 and answer.json()["code"] == "read_only"
         assert reader.get(f"{API}/ready").json()["worker"] is False
+
+
+def test_strangers_learn_nothing_about_the_machine(bare: TestClient) -> None:
+    for path in ("health", "ready"):
+        assert bare.get(f"{API}/{path}").json() == {"status": "ok", "worker": True}
+
+
+def test_one_caller_cannot_take_all_streams(
+    client: TestClient, bare: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused before a stream begins, so that the client sees why; others still get theirs."""
+    path, streams = f"{API}/runs/{paused(client)}/events", client.app.state.streams  # type: ignore[attr-defined]
+    sse = {"accept": "text/event-stream"}
+    monkeypatch.setattr("holdfast.web.streams.MOST_OF_ONE", 0)
+    refused = client.get(path, headers=sse)
+    assert refused.status_code == 429 and "too many streams" in refused.json()["detail"]
+    monkeypatch.undo()
+    monkeypatch.setitem(streams._of, "default/op", 500)
+    assert client.get(path, headers=sse).status_code == 429
+    streams.refuse_surplus("default/reader")
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.web.reading.SECONDS", 0.01)
+
+    async def nothing() -> Message:
+        return await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(TooSlow, match="too long to arrive"):
+        await read_bytes(Request({"type": "http", "headers": []}, nothing), 10)

@@ -74,3 +74,23 @@ def test_the_browser_s_link_works_once(tmp_path: Path, folder: Path) -> None:
             assert browser.get(facts["link"]).status_code == 303
             assert browser.get(f"{facts['api']}/runs").status_code == 200
         assert httpx2.get(facts["link"]).status_code == 401
+
+
+def test_the_commands_name_the_extra_that_is_missing(tmp_path: Path) -> None:
+    """Without the extra, those that serve say what to install, and all others work."""
+    code = """
+import sys
+sys.modules |= dict.fromkeys(sys.argv.pop(1).split(","))
+from holdfast.__main__ import script
+sys.exit(script())
+"""
+
+    def done(missing: str, *words: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-c", code, missing, *words]
+        return subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=100)
+
+    for missing, command in (("starlette", "serve"), ("uvicorn", "ui")):
+        refused = done(missing, command, "--port", "0")
+        assert refused.returncode == 3 and f"needs the package '{missing}'" in refused.stderr
+        assert "pip install 'holdfast[serve]'" in refused.stderr and "Traceback" not in refused.stderr
+    assert done("starlette,uvicorn,anyio,mcp", "runs").returncode == 0

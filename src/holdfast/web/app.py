@@ -285,7 +285,7 @@ class Api:
         if endpoint.acts and endpoint.call != "validate":
             given["who"] = caller.name
         if endpoint.answers == "events" and "text/event-stream" in request.headers.get("accept", ""):
-            return await self._stream(service, request, given)
+            return await self._stream(service, request, given, f"{caller.namespace}/{caller.name}")
         if (key := request.headers.get(KEY_HEADER)) is not None and endpoint.method == "POST":
             asked = {
                 **given,
@@ -309,6 +309,8 @@ class Api:
         )
         if seconds:
             return await self._waited(service, found["run_id"], seconds, found)
+        if endpoint.is_open:  # Nothing about the machine, for strangers see it.
+            return JSONResponse({"status": found["status"], "worker": found["worker"]})
         if endpoint.answers == "capsule":
             name = "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in given["run_id"])[:80]
             headers = {"content-disposition": f'attachment; filename="{name}.capsule"'}
@@ -326,13 +328,14 @@ class Api:
             await asyncio.sleep(_WAIT)
         return JSONResponse({**first, **await run_in_threadpool(service.wait, run_id, None)})
 
-    async def _stream(self, service: Service, request: Request, given: dict[str, Any]) -> Response:
+    async def _stream(self, service: Service, request: Request, given: dict[str, Any], who: str) -> Response:
+        self.streams.refuse_surplus(who)
         after = request.headers.get("last-event-id") or str(given.get("after", "0"))
         found = await run_in_threadpool(service.events, given["run_id"], after, 1)
         status = await run_in_threadpool(partial(service.store.runs, run=given["run_id"]))
         if not found and status and status[0].status == RunStatus.COMPLETED:
             return Response(status_code=204)  # A browser does not connect again after this.
-        events = self.streams.follow(service, given["run_id"], after)
+        events = self.streams.follow(service, given["run_id"], after, who)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 

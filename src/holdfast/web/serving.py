@@ -50,10 +50,11 @@ def needing_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("starlette", "uvicorn", "anyio"):
             raise
         raise ExtraMissing(
-            f"the HTTP API needs the package {error.name!r}",
+            f"the HTTP API needs the package {package!r}",
             remedies=Remedy(text="install it with: pip install 'holdfast[serve]'"),
         ) from None
 

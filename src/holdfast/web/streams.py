@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,6 +28,9 @@ QUIET = 15.0
 
 MOST_STREAMS = 2_000
 """How many streams are open at once."""
+
+MOST_OF_ONE = 500
+"""How many of them one caller has."""
 
 AT_ONCE = 500
 """How many events are read from the journal at once."""
@@ -110,7 +114,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._live: dict[tuple[int, str], LiveRun] = {}
-        self._open = 0
+        self._open, self._of = 0, Counter[str]()
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -118,10 +122,15 @@ class Streams:
         """How many runs are read for followers."""
         return len(self._live)
 
-    async def follow(self, service: Service, run_id: str, after: str) -> AsyncIterator[str]:
+    def refuse_surplus(self, who: str) -> None:
+        """Raise `TooManyRuns` if as many streams are open as may be, of all callers or of this one."""
+        if self._open >= MOST_STREAMS or (who and self._of[who] >= MOST_OF_ONE):
+            raise TooManyRuns("too many streams are open; close some, or read /events page by page")
+
+    async def follow(self, service: Service, run_id: str, after: str, who: str = "") -> AsyncIterator[str]:
         """Yield the events of a run after one of them, each once and in order, as server-sent events."""
-        if self._open >= MOST_STREAMS:
-            raise TooManyRuns(f"{self._open} streams are open; close some, or read /events page by page")
+        self.refuse_surplus(who)
+        self._of[who] += 1
         key = (id(service), run_id)
         live = self._live.get(key)
         if live is None or live.is_over:
@@ -135,6 +144,9 @@ class Streams:
                 yield text
         finally:
             self._open -= 1
+            self._of[who] -= 1
+            if not self._of[who]:
+                del self._of[who]
             live.followers -= 1
             if not live.followers:
                 self._end(live)
