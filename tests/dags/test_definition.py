@@ -74,6 +74,17 @@ def test_every_problem_is_reported_at_once() -> None:
     )
 
 
+def test_tools_may_be_functions_by_name() -> None:
+    """R0.1: a registry as plain data; what is no function is named."""
+    executor = ControlledExecutor({"math:double": lambda n: 2 * n})
+    result = executor.execute({"tasks": [{"id": "a", "tool": "math:double", "arguments": {"n": 4}}]})
+    assert result.results["a"]["result"] == 8
+    with pytest.raises(HoldfastError, match="or functions by name, not 3"):
+        ControlledExecutor(3)  # type: ignore[arg-type]
+    with pytest.raises(HoldfastError, match="a tool is a function, not"):
+        ControlledExecutor({"a": "no function"})  # type: ignore[dict-item]
+
+
 def test_arguments_must_fit_the_tools_parameters() -> None:
     assert problems(task("a", tool="fetch", url="u", size=3), task("b", tool="files:read")) == (
         "task 'a': tool 'fetch' takes no argument 'size'; it takes 'url', 'limit'",

@@ -49,6 +49,7 @@ def test_ui_opens_a_run(tmp_path: Path, folder: Path) -> None:
 def test_a_run_is_shown_while_it_goes_and_until_ctrl_c(
     tmp_path: Path, folder: Path, browser: Browser
 ) -> None:
+    """R1.13: `run --web`; the run is answered from its page's site, and the list is live."""
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     words = ["run", str(folder / "review.yaml"), "--web", "--no-open", "--run-id", "shown", "--store", url]
     process = subprocess.Popen(

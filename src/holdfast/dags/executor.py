@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
@@ -121,7 +121,7 @@ class ControlledExecutor:
 
     def __init__(
         self,
-        tools: Tools,
+        tools: Tools | Mapping[str, Callable[..., Any]],
         store: Store | str | os.PathLike[str] | None = None,
         *,
         name: str = "dag",
@@ -135,13 +135,16 @@ class ControlledExecutor:
         max_concurrency: int = 256,
         **options: Any,
     ) -> None:
-        if not isinstance(tools, Tools):
-            raise HoldfastError(f"tools must be a holdfast.dags.Tools, not {tools!r:.80}")
+        if not isinstance(tools, Mapping):
+            raise HoldfastError(
+                f"tools must be a holdfast.dags.Tools, or functions by name, not {tools!r:.80}"
+            )
+        registered = tools if isinstance(tools, Tools) else Tools.named(tools)
         if decide is not None and not callable(decide):
             raise HoldfastError(f"decide must be a function of a DecisionPoint, not {decide!r:.80}")
         chosen = decisions if decisions is not None else MANUAL if decide is None else ON_ERROR
-        tools.use()
-        self.tools = tools
+        registered.use()
+        self.tools = registered
         self.config = checked_config(
             {
                 "decisions": chosen,
@@ -153,7 +156,7 @@ class ControlledExecutor:
             }
         )
         self.app: App = (
-            Planner(tools, decide).graph(name).compile(store, max_parallel=max_concurrency, **options)
+            Planner(registered, decide).graph(name).compile(store, max_parallel=max_concurrency, **options)
         )
         """The app that executes the DAGs, for all that is not here: checkpoints, history, forks, costs."""
 

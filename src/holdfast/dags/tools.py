@@ -120,6 +120,14 @@ class Tools(Mapping[str, Tool]):
         for function in functions:
             self.tool(function)
 
+    @classmethod
+    def named(cls, functions: Mapping[str, Callable[..., Any]]) -> Tools:
+        """Return a registry of functions by the names under which tasks call them."""
+        found = cls()
+        for name, function in functions.items():
+            found.tool(name=name)(function)
+        return found
+
     @overload
     def tool(self, function: F) -> F: ...
 
