@@ -45,9 +45,39 @@ async def everything(items: list[int]) -> Any:
     return [*found, [item + 1 for item in set(items)], input()]
 
 
+ALL = {1, 2}
+
+
+@workflow
+def child() -> float:
+    return time.perf_counter()
+
+
+def hidden(items: list[int]) -> Any:
+    import http.client as web
+    from time import monotonic
+
+    chosen = set(items)
+    chosen |= {3}
+    found: list[Any] = [list(chosen), tuple(ALL), allowed.map(chosen | ALL), child()]
+    for item in chosen:
+        found.append(item)  # noqa: PERF402
+    found += [web.HTTPConnection("localhost"), monotonic(), os.environ["HOME"], os.environ.get("HOME")]
+    return [*found, Path("a").read_text(), os.listdir()]  # noqa: PTH208
+
+
 def harmless(items: list[int]) -> Any:
     first = allowed(len(items)), now()
-    return [first, sorted(set(items)), [item for item in items if item in {1, 2}], Path("a") / "b"]
+    few = {1, 2}
+    few_sorted = sorted(few)
+    return [
+        first,
+        few_sorted,
+        len(few),
+        sorted(set(items)),
+        [item for item in items if item in {1, 2}],
+        Path("a") / "b",
+    ]
 
 
 def test_what_differs_is_found_with_its_place() -> None:
@@ -71,6 +101,14 @@ def test_what_differs_is_found_with_its_place() -> None:
     assert "random.random()" in lines[warning.line - 1] and str(warning).startswith(
         f"{warning.file}:{warning.line}:"
     )
+
+
+def test_what_is_imported_inside_sets_in_variables_and_called_workflows_are_found() -> None:
+    found = [line.partition(":")[0] for line in uses(hidden)]
+    loops = ("chosen", "ALL", "chosen | ALL", "chosen")
+    calls = ("web.HTTPConnection", "monotonic", "os.environ.get", "Path('a').read_text", "os.listdir")
+    expected = [*(f"a loop over {each}" for each in loops), "os.environ['HOME']", "time.perf_counter(…)"]
+    assert sorted(found) == sorted([*expected, *(f"{each}(…)" for each in calls)])
 
 
 def test_steps_and_what_stays_the_same_are_left_alone() -> None:
