@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +168,10 @@ def test_what_cannot_be_recorded_is_refused_with_the_reason() -> None:
         step(ignore=("m",))(lambda n: n)
     with pytest.raises(GraphInvalid, match="timeout=-1"):
         step(timeout=-1)(generate_later)
+    with pytest.raises(GraphInvalid, match=r"executor='process'.*did you mean 'processes'"):
+        step(executor="process")(generate_later)
+    with pytest.raises(GraphInvalid, match="another process cannot find a function inside another"):
+        step(executor="processes")(lambda n: n)
     with pytest.raises(HoldfastError, match="on_change must be one of"):
         step(on_change="never")(generate_later)
     with pytest.raises(GraphInvalid, match="parameter 'result' has a name"):
@@ -476,6 +481,49 @@ def test_steps_are_retried_and_have_timeouts(store: Store) -> None:
     ]
     release.set()
     assert seen == [1, 2, 3]
+
+
+@step(executor="processes:1")
+def elsewhere(n: int) -> int:
+    return os.getpid() * n
+
+
+pool = ThreadPoolExecutor(1, thread_name_prefix="own")
+
+
+@step(executor="threads")
+def in_thread(n: int) -> list[Any]:
+    seen.append(n)
+    return [threading.current_thread() is threading.main_thread(), double(n), context().attempt]
+
+
+@step(executor=pool)
+async def in_own_pool(n: int) -> list[Any]:
+    await asyncio.sleep(0)
+    seen.append(n)
+    return [threading.current_thread().name.startswith("own"), await triple(n), context().attempt]
+
+
+def test_executors_run_steps_elsewhere_and_once(memory: Store) -> None:
+    def found(n: int) -> list[Any]:
+        return [elsewhere(n) not in (0, os.getpid()), *in_thread(n)]
+
+    @workflow(store=memory)
+    def job() -> list[Any]:
+        return [*found(1), *in_own_pool(1), ask("more?")]  # type: ignore[misc]
+
+    @workflow(store=memory)
+    async def job_async() -> list[Any]:
+        return [*found(1), *await in_own_pool(1), *await in_thread.map([2, 3]), ask("more?")]
+
+    expected = [True, False, 2, 1, True, 3, 1]
+    more = [[False, 4, 1], [False, 6, 1]]
+    for each, result in ((job, expected), (job_async, [*expected, *more])):
+        with pytest.raises(RunPaused):
+            each.run(run_id=each.name)
+        assert sum("double" in name or "triple" in name for name in steps_of(each, each.name)) == 0
+        assert each.resume(each.name, 1) == [*result, 1]
+    assert seen.count(1) == 8
 
 
 def test_a_pause_cannot_be_swallowed(memory: Store) -> None:

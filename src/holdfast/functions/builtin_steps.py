@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 from holdfast import clock
 from holdfast.engine.context import NOTHING, Context
 from holdfast.errors import HoldfastError
-from holdfast.functions.calls import Calls, InsideStep, _current, current_context
+from holdfast.functions.call_attempts import InsideStep, _current
+from holdfast.functions.calls import Calls, current_context
 from holdfast.functions.steps import StepFunction
 
 Made = TypeVar("Made")

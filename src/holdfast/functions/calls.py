@@ -9,16 +9,16 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast import clock
-from holdfast.engine.attempt import Attempt, fault_of
+from holdfast.engine.attempt import fault_of
 from holdfast.engine.context import Context
 from holdfast.engine.decide import AskWhat, Reconcile, RefuseStep, SkipStep, Start, next_of
 from holdfast.engine.loop import Execution
 from holdfast.engine.once import BodyLeft, StopSignal
 from holdfast.errors import HoldfastError, Remedy, StepChanged
+from holdfast.functions.call_attempts import CallAttempt, WholeCall, _current
 from holdfast.functions.recorded_errors import error_data, error_of
 from holdfast.functions.saving import BodySaving
 from holdfast.graph.graph import Graph, Node
@@ -40,7 +40,6 @@ from holdfast.journal.run_state import (
 from holdfast.state.codec import Codec
 from holdfast.state.ops import SCALARS, Op
 from holdfast.state.schema import Schema
-from holdfast.state.state import State
 from holdfast.threads import locked, synchronized
 from holdfast.values import step_label
 from holdfast.views.plain import preview_raw
@@ -53,18 +52,8 @@ logger = logging.getLogger("holdfast")
 ERROR = "error"
 """The key of an error that a step raised and its caller handled."""
 
-_NO_STATE = State()
 EMPTY: Mapping[str, Node] = {}
 
-
-class InsideStep:
-    """Stands where the code at hand is a part of a step, whose own calls are not recorded."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-
-
-_current: ContextVar[Calls | InsideStep | None] = ContextVar("holdfast-calls", default=None)
 
 _executing: set[Calls] = set()
 """The functions of workflows that this process executes now."""
@@ -124,39 +113,6 @@ class Claimed(NamedTuple):
     step: Step | None
     id: str
     visit: int
-
-
-class CallAttempt(Attempt):
-    """One attempt of a step that a workflow's function called."""
-
-    __slots__ = ("args", "kwargs")
-
-    def __init__(
-        self, node: Node, step: Step, context: Context, args: Any, kwargs: Mapping[str, Any]
-    ) -> None:
-        super().__init__(node, step, _NO_STATE, context, context.config)
-        self.args, self.kwargs = args, kwargs
-
-    def call(self) -> Any:
-        """Call the function with its arguments."""
-        assert self.context is not None and self.node.function is not None
-        token = _current.set(InsideStep(self.context))
-        try:
-            given = (
-                (self.context, *self.args) if self.node.wants else self.args
-            )  # Those who watch steps want it.
-            found = self.node.function(*given, **self.kwargs)
-            return _inside(self.context, found) if self.node.is_async else found
-        finally:
-            _current.reset(token)
-
-
-async def _inside(context: Context, work: Coroutine[Any, Any, Any]) -> Any:
-    token = _current.set(InsideStep(context))
-    try:
-        return await work
-    finally:
-        _current.reset(token)
 
 
 class StepNodes(dict[str, Node]):
@@ -455,12 +411,10 @@ class Calls:
     def _attempt(self, step: Step, call: Call) -> CallAttempt:
         host, node = self.host, self._nodes[step.node]
         host.steps_run += 1
+        context = Context(host, step, host.config, node.is_async)
         if node.executor is not None:
-            whole = functools.partial(call.function, *call.args, **call.kwargs)
-            node = dataclasses.replace(node, function=whole)
-        return CallAttempt(
-            node, step, Context(host, step, host.config, node.is_async), call.args, call.kwargs
-        )
+            node = dataclasses.replace(node, function=WholeCall(call, context), wants=())
+        return CallAttempt(node, step, context, call.args, call.kwargs)
 
     def _run_here(self, attempt: CallAttempt) -> None:
         """Run an attempt to its end in this thread, or, if it has to be watched, in an event loop."""

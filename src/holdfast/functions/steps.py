@@ -6,7 +6,7 @@ import asyncio
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
@@ -14,6 +14,7 @@ from holdfast.engine.settings import one_of
 from holdfast.errors import CodecError, GraphInvalid, StateInvalid, suggestion
 from holdfast.functions.calls import Calls, current_calls
 from holdfast.graph.graph import CircuitBreaker, Node, Reconcile, Retry
+from holdfast.graph.validation import PROCESSES, choice_of, executor_problems, missing_package
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.state.types import declared_types
@@ -127,8 +128,21 @@ class StepFunction(Declaration[Parameters, Result]):
         if known[:1] == ["self"] or known[:1] == ["cls"]:
             self.ignored |= {known[0]}
         self.node = Node(self.name, function, wants=(), is_async=self.is_async, **options)
-        if problems := [problem.replace("node ", "step ", 1) for problem in self.node.option_problems()]:
+        problems = [problem.replace("node ", "step ", 1) for problem in self.node.option_problems()]
+        if problems := problems or list(self._executor_problems(function)):
             raise GraphInvalid(self.name, problems)
+
+    def _executor_problems(self, function: Callable[..., Any]) -> Iterator[str]:
+        executor = self.node.executor
+        if executor is None:
+            return
+        found = list(executor_problems(executor, self.node.if_interrupted == "rerun"))
+        if not found and choice_of(executor).kind == PROCESSES and "<" in function.__qualname__:
+            found.append(
+                f"executor={executor!r}, and another process cannot find a function inside another; define it at the "
+                "top level of a module"
+            )
+        yield from (f"step {self.name!r} has {problem}" for problem in found or missing_package(executor))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundStep(self, instance)

@@ -18,7 +18,8 @@ from holdfast.engine.context import Context
 from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention, Settings
 from holdfast.errors import GraphInvalid, HoldfastError, Remedy, RunFinished, RunPaused
 from holdfast.events import ObserverLike, resolve_observer
-from holdfast.functions.calls import Calls, StepNodes, _current, current_calls, current_context, steps_graph
+from holdfast.functions.call_attempts import _current
+from holdfast.functions.calls import Calls, StepNodes, current_calls, current_context, steps_graph
 from holdfast.functions.steps import Declaration, Parameters, Result, StepFunction
 from holdfast.graph.graph import Edge, Graph, Node
 from holdfast.journal.journal import Journal
