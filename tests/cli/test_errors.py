@@ -10,7 +10,7 @@ import pytest
 from holdfast import errors
 from holdfast.cli.errors import REMEDIES, explain_error, in_commands
 from holdfast.cli.render import json_text, place_in_code
-from holdfast.errors import Remedy, RunNotFound
+from holdfast.errors import ExecutionError, Remedy, RunNotFound
 from holdfast.values import step_label
 from holdfast.views.plain import OWN, user_trace
 from holdfast.views.terminal import visible
@@ -159,3 +159,17 @@ def test_an_unknown_store_and_an_unknown_run_say_what_to_write(tmp_path: Path) -
 
     assert "sqlite:///PATH" in odd.stderr and "file:///DIR" in odd.stderr
     assert none.returncode == 1 and "give the workflow file, or --store" in none.stderr
+
+
+@pytest.mark.parametrize(
+    "hostile", ["app.resume('r', ", "resume with: ", " ", "((", "key: password=", "\x1b[", "'\\"]
+)
+def test_a_very_long_error_is_told_as_soon_as_a_short_one(hostile: str) -> None:
+    """A step may raise any text: work that grows with its square would take longer than a test has."""
+    text = hostile * (200_000 // len(hostile))
+    error = ExecutionError(f"step 'a' failed: {text}", remedies=Remedy("resume", "r"), run_id="r")
+
+    told = visible(explain_error(error, ""))
+
+    assert len(told) >= len(text) and "resume with: holdfast resume r" in told
+    assert json.loads(json_text({"error": text}))["error"] == text
