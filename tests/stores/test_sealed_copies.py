@@ -13,8 +13,10 @@ from holdfast.capsules import export_run, import_run
 from holdfast.engine.commands import control
 from holdfast.engine.transfer import copy_runs
 from holdfast.integrity.check import check_store
+from holdfast.journal.copying import add_snapshot
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
+from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 from tests.graphs import chain
 
@@ -64,6 +66,23 @@ def test_a_sealed_run_is_copied_to_another_namespace_and_brought_up_to_date(
     assert app(tenant).resume("r", "me").state["log"] == ["r", "a", "b", "me", "c"]
     assert app(store).resume("r", "you").state["log"] == ["r", "a", "b", "you", "c"]
     assert outcomes(store, tenant) == {"r": "different"}
+
+
+def test_a_snapshot_of_a_sealed_run_is_sealed_for_where_it_is_copied_to(
+    store: Store, tenant: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEY", KEY)
+    app(store).invoke({"log": ["r"]}, run_id="r")
+    journal, codec = Journal(store, Seal.from_text(KEY)), Codec()
+    (info,) = store.runs(run="r")
+    add_snapshot(journal, "r", journal.make_snapshot(journal.load(info, codec, 2), codec))
+
+    assert outcomes(store, tenant) == {"r": "copied"}
+
+    copied, original = tenant.snapshot("r", 2), store.snapshot("r", 2)
+    assert copied is not None and original is not None and copied.body != original.body
+    assert fine(store, tenant)
+    assert app(tenant).resume("r", "me").state["log"] == ["r", "a", "me", "c"]
 
 
 def test_a_sealed_run_and_its_fork_are_moved_to_another_namespace(
