@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tracemalloc
 import uuid
 from pathlib import Path
 
@@ -92,6 +93,27 @@ def test_several_statements_are_one_transaction(shop: Workshop, url: str, table:
 )
 def test_a_failure_says_what_is_wrong(shop: Workshop, url: str, query: str, more: str, words: str) -> None:
     assert words in shop.error(flow(url, step("x", query, more)))
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("SELECT zeroblob(40000000) AS z", "more than 1,000 bytes"),
+        ("SELECT zeroblob(300000000) AS z", "too big; use less of it, or raise max_bytes"),
+    ],
+)
+def test_a_value_that_is_far_too_large_is_not_converted_to_be_refused(
+    shop: Workshop, query: str, words: str
+) -> None:
+    """What Python holds of it is counted; SQLite itself makes no larger value than it is allowed to."""
+    tracemalloc.start()
+    try:
+        assert words in shop.error(flow("sqlite:///data.db", step("x", query, ", max_bytes: 1000")))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 60_000_000
 
 
 def test_a_statement_that_takes_too_long_is_ended(shop: Workshop, url: str) -> None:

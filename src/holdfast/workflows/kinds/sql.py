@@ -28,6 +28,8 @@ DEFAULT_TIMEOUT = 60.0
 _ONE_TRANSACTION = (
     "a sql step is one transaction on one database: leave BEGIN, COMMIT, ROLLBACK and ATTACH out"
 )
+_LARGEST = 50_000_000
+"""How many bytes one value or row of SQLite may have, unless the step takes more."""
 
 
 class Statement(NamedTuple):
@@ -103,6 +105,10 @@ class RunSql(Kind):
         try:
             with closing(sqlite3.connect(path, timeout=limit, isolation_level=None)) as connection:
                 connection.set_progress_handler(is_over, 10_000)
+                given = sum(
+                    map(_length, (text for each in statements for text in (each.sql, *each.values.values())))
+                )
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(_LARGEST, self._sql.max_bytes) + given)
                 connection.execute("BEGIN")
                 connection.set_authorizer(_anywhere if self._sql.outside else _in_one_file)
                 try:
@@ -118,6 +124,7 @@ class RunSql(Kind):
                 raise StepTimedOut(f"sql: it took longer than {limit:g} s and was ended") from None
             busy = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
             hint = f"; {_ONE_TRANSACTION}" if "not authorized" in str(error) else ""
+            hint = "; use less of it, or raise max_bytes" if "too big" in str(error) else hint
             raise StepFailed(f"sql: {error}{hint}", transient=busy) from None
 
     def _ran(self, connection: sqlite3.Connection, statement: Statement) -> tuple[list[Any], int]:
@@ -196,13 +203,20 @@ class RunSql(Kind):
                 raise StepFailed(
                     f"sql: the result has more than {self._sql.max_rows} rows; add LIMIT, or raise max_rows"
                 )
-            rows.append(dict(zip(columns, map(_plain, row), strict=True)))
-            left -= len(repr(rows[-1]))
+            if sum(map(_length, row)) <= left:  # A value that is far too large is not converted first.
+                rows.append(dict(zip(columns, map(_plain, row), strict=True)))
+                left -= len(repr(rows[-1]))
+            else:
+                left = -1
             if left < 0:
                 raise StepFailed(
                     f"sql: the result has more than {self._sql.max_bytes:,} bytes; select less of it"
                 )
         return rows
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (str, bytes, memoryview)) else 0
 
 
 def _anywhere(action: int, *_: object) -> int:
