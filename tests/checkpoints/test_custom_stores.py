@@ -24,6 +24,7 @@ from holdfast import (
     CheckpointPolicy,
     CorruptJournal,
     ExecutionError,
+    HoldfastError,
     RunExists,
     RunStatus,
     State,
@@ -37,6 +38,7 @@ from holdfast.checkpoints import (
     CheckpointStore,
     ConfiguredGraph,
     GraphConfig,
+    InMemoryCheckpointStore,
     JournalCheckpointStore,
     SQLiteCheckpointStore,
     get_checkpoint_store,
@@ -562,3 +564,21 @@ class TestAnAdaptedStore(StoreContract):
     def store(self) -> Store:
         self.custom = Duck()
         return open_store(self.custom)
+
+
+@pytest.mark.parametrize("kind", ["own", "memory"])
+def test_limits_that_make_no_sense_delete_nothing(kind: str, tmp_path: Path) -> None:
+    """S1.11, S2.9: what is older than a negative age would be everything; other types get an error of ours."""
+    store: Any = JsonStore(tmp_path) if kind == "own" else InMemoryCheckpointStore()
+    store.save(CheckpointData("c", "w", context={"n": 1}))
+
+    for limit in (-1, "24", None, True, float("nan")):
+        with pytest.raises(HoldfastError, match="max_age_hours must be a number of at least 0"):
+            store.cleanup_expired(limit)
+    for limits in ({"max_age_days": -0.5}, {"max_age_days": "7"}, {"max_count": 0}, {"max_count": 2.5}):
+        with pytest.raises(
+            HoldfastError, match=r"max_(age_days|count) must be a (whole )?number of at least [01]"
+        ):
+            store.prune(**limits)
+    assert store.exists("c") and store.cleanup_expired(24) == 0
+    assert store.cleanup_expired(0) == 1 and not store.exists("c")

@@ -88,6 +88,11 @@ def test_nothing_but_the_id_is_needed(tmp_path, monkeypatch):
         HoldfastError, match=r"found by its id, not by .*resume_workflow\(checkpoint_id, response"
     ):
         resume_workflow(app, waiting)
+    with pytest.raises(HoldfastError, match="takes a compiled graph and the id of its run, not 'r'"):
+        pause_workflow("r", "r", "confirm", "Confirm?")
+    for how in (app.resume_from_checkpoint, lambda ident: app.invoke(checkpoint=ident)):
+        with pytest.raises(HoldfastError, match=r"not (by )?5"):
+            how(5)
 
 
 def test_the_response_is_found_in_the_context(store):

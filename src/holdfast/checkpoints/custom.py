@@ -95,6 +95,7 @@ class CheckpointStore(ABC):
 
     def prune(self, max_age_days: float | None = None, max_count: int | None = None) -> Any:
         """Keep at most `max_count` checkpoints per workflow, none older than `max_age_days`; return how many went."""
+        check_limits(max_age_days=max_age_days, max_count=max_count)
         newest_first = sorted(listed(self), key=lambda pair: pair[1].created_at, reverse=True)
         kept, gone, now = dict[str, int](), 0, clock.time()
         for ident, data in newest_first:
@@ -109,7 +110,23 @@ class CheckpointStore(ABC):
 
     def cleanup_expired(self, max_age_hours: float = 24) -> Any:
         """Remove the checkpoints that are older than that; return how many went."""
+        check_limits(max_age_hours=max_age_hours)
         return CheckpointStore.prune(self, max_age_days=max_age_hours / 24)
+
+
+def check_limits(**limits: float | None) -> None:
+    """Refuse limits that are no numbers or are negative: what is older than a negative age is everything.
+
+    A limit whose name ends in `_count` is a whole number of at least 1.
+    """
+    for name, limit in limits.items():
+        is_count = name.endswith("_count")
+        kind: type | tuple[type, ...] = int if is_count else (int, float)
+        if limit is None and name != "max_age_hours":
+            continue
+        if limit is None or isinstance(limit, bool) or not isinstance(limit, kind) or not limit >= is_count:
+            wanted = "a whole number of at least 1" if is_count else "a number of at least 0"
+            raise HoldfastError(f"{name} must be {wanted}, not {limit!r:.80}")
 
 
 # Calling a store that somebody else wrote.

@@ -11,7 +11,15 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from holdfast.checkpoints.custom import AdaptedStore, CheckpointStore, call, is_custom, listed, loaded
+from holdfast.checkpoints.custom import (
+    AdaptedStore,
+    CheckpointStore,
+    call,
+    check_limits,
+    is_custom,
+    listed,
+    loaded,
+)
 from holdfast.checkpoints.data import (
     CheckpointData,
     layer_count,
@@ -184,6 +192,7 @@ class JournalCheckpointStore(CheckpointStore):
         The oldest go first. A workflow's last successful run stays, and so does the newest checkpoint of
         a run that can be resumed, unless it is too old. Answers how many checkpoints went.
         """
+        check_limits(max_age_days=max_age_days, max_count=max_count)
         age = None if max_age_days is None else dt.timedelta(days=max_age_days)
         retention = Retention(max_age=age, max_checkpoints=max_count)
         workflows = {info.workflow for info in self.store.runs()}
@@ -196,6 +205,7 @@ class JournalCheckpointStore(CheckpointStore):
 
     def cleanup_expired(self, max_age_hours: float = 24) -> int:
         """Drop the runs that nobody touched for so long, successful or not; answer how many checkpoints went."""
+        check_limits(max_age_hours=max_age_hours)
         return self._expire(dt.timedelta(hours=max_age_hours), keep_successful=False)
 
     asave = _in_thread(save)

@@ -537,6 +537,8 @@ class App(TimeTravelApp[StateT]):
         run starts when the first event is taken. `config` is laid over the saved one, and
         `update` changes the saved state first, by its reducers.
         """
+        if not isinstance(file_path, (str, os.PathLike)):
+            raise HoldfastError(f"a checkpoint is found by its id or its file, not by {file_path!r:.80}")
         is_file = os.path.isfile(file_path)  # noqa: PTH113 - whatever the name is, this does not raise.
         if resume.is_checkpoint_file(file_path) or (is_file and not self.store.runs(run=str(file_path))):
             return self.stream(update, checkpoint=Path(file_path), config=config)

@@ -68,6 +68,8 @@ async def go_on_from(
     runner: Runner, checkpoint: str | Path, run_id: str | None, options: Mapping[str, Any], caller: Caller
 ) -> Outcome:
     """Go on from a checkpoint file, whatever its name, or from whatever `resume` takes, with options of a resume."""
+    if not isinstance(checkpoint, (str, os.PathLike)):
+        raise StateInvalid(f"checkpoint= is an id or the path of a file, not {checkpoint!r:.80}")
     if os.path.isfile(checkpoint):  # noqa: PTH113 - whatever the name is, this does not raise.
         checkpoint = checkpoint if runner.journal.store.runs(run=str(checkpoint)) else Path(checkpoint)
     return await resume(runner, checkpoint, ResumeOptions(**options), caller, run_id)

@@ -49,6 +49,11 @@ def pause_workflow(app: App, run_id: str, block_id: str, prompt: str) -> str:
     response from `ctx.ask(…, name=block_id)`. A run that waits for that response already, because a
     node asked for it, is left as it is.
     """
+    if not isinstance(app, App):
+        raise HoldfastError(
+            f"pause_workflow takes a compiled graph and the id of its run, not {app!r:.80}; write "
+            "pause_workflow(app, run_id, block_id, prompt)"
+        )
     journal = app._settings.journal
     info = journal.info(run_id)
     refuse_finished(info)
