@@ -136,27 +136,31 @@ def served(service: Service) -> Iterator[str]:
         listening.close()
 
 
-def times_of(address: str, runs: int, asked: int) -> dict[str, list[float]]:
-    """Return how long each page took, each time it was asked for."""
-    found: dict[str, list[float]] = {}
-    numbers = [number for number in range(runs) if all(number % one != one // 2 for one in RARE.values())]
-    run, other = name_of(numbers[len(numbers) // 2]), name_of(numbers[len(numbers) // 2 + 1])
-    with httpx2.Client(base_url=address, timeout=60, headers={"accept": "text/html"}) as client:
-        cursor = None
+class Browser:
+    """Somebody who asks for the pages of one server."""
+
+    def __init__(self, address: str, runs: int) -> None:
+        self._client = httpx2.Client(base_url=address, timeout=60, headers={"accept": "text/html"})
+        usual = [number for number in range(runs) if all(number % one != one // 2 for one in RARE.values())]
+        self._names = {"run": name_of(usual[len(usual) // 2]), "other": name_of(usual[len(usual) // 2 + 1])}
+        self._cursor = None
         for _ in range(min(5, runs // 400)):
-            given = {"limit": 200, **({"cursor": cursor} if cursor else {})}
-            cursor = client.get("/api/v1/runs", params=given).json()["next"]
-        for name, path in PATHS.items():
-            target = path.format(run=run, other=other) if path else f"/runs?cursor={cursor or ''}"
-            first = client.get(target)
-            assert first.status_code == 200, (target, first.text)
-            times = []
-            for _ in range(asked):
-                begun = time.perf_counter()
-                client.get(target)
-                times.append(time.perf_counter() - begun)
-            found[name] = times
-    return found
+            given = {"limit": 200, **({"cursor": self._cursor} if self._cursor else {})}
+            self._cursor = self._client.get("/api/v1/runs", params=given).json()["next"]
+
+    def ask(self, path: str) -> float:
+        """Return how long a page takes."""
+        target = path.format(**self._names) if path else f"/runs?cursor={self._cursor or ''}"
+        begun = time.perf_counter()
+        answer = self._client.get(target)
+        seconds = time.perf_counter() - begun
+        assert answer.status_code == 200, (target, answer.text)
+        return seconds
+
+
+def quartile(seconds: list[float]) -> float:
+    """Return what a quarter stays below, since other programs of the machine disturb the rest."""
+    return statistics.quantiles(seconds, n=4, method="inclusive")[0]
 
 
 def p95(seconds: list[float]) -> float:
@@ -180,12 +184,17 @@ def bench_pages(folder: Path, tiny: bool) -> Iterator[Row]:
                 fill(store, runs)
                 service = Service(store, [chain(3)], read_only=True)
                 both.append((stack.enter_context(served(service)), runs))
-            quick, slow = (times_of(address, runs, asked) for address, runs in both)
-            for name in PATHS:
-                floor, mine = statistics.median(quick[name]), statistics.median(slow[name])
+            browsers = [Browser(address, runs) for address, runs in both]
+            for name, path in PATHS.items():
+                for browser in browsers:
+                    browser.ask(path)
+                # One after the other, so that both are disturbed alike.
+                times = [[browser.ask(path) for browser in browsers] for _ in range(asked)]
+                quick, slow = ([pair[place] for pair in times] for place in (0, 1))
+                mine, floor = quartile(slow), quartile(quick)
                 shown = f"{mine * 1e3:.1f} ms", f"{floor * 1e3:.1f} ms small"
                 yield Row(f"page of {name}, {kind}", *shown, mine / floor, 2.0)
-                yield Row(f"page of {name}, {kind}, p95", "", "", p95(slow[name]) * 1e3, 100.0, " ms")
+                yield Row(f"page of {name}, {kind}, p95", "", "", p95(slow) * 1e3, 100.0, " ms")
 
 
 # Many browsers that follow one run.

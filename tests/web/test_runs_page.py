@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from holdfast.service import Service
+from holdfast.service import Service, reading
 from holdfast.web import asgi
 from holdfast.web.pages.statics import FOLDER
 from tests.web.browser import WAIT, chromium, listen_to_console, served, violations
@@ -68,6 +68,16 @@ def test_runs_are_filtered_by_status_workflow_tag_time_and_text(page: Page) -> N
     expect(page.get_by_text("No run fits these filters.")).to_be_visible()
     page.goto("/runs?workflow=review&since=2020-01-01T00:00")
     assert names(page) == ["asked"]
+
+
+def test_a_search_goes_on_to_older_runs_until_one_is_found(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_LOOKED_AT", 1)
+    page.goto("/runs?tag=blue")
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    page.goto("/runs?tag=green")
+    expect(page.get_by_text("No run fits these filters.")).to_be_visible()
 
 
 def test_keys_search_move_and_open(page: Page) -> None:

@@ -8,8 +8,9 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from holdfast import clock
 from holdfast.engine.owner import is_alive, this_owner
@@ -52,14 +53,17 @@ GOING_ON = (RunStatus.QUEUED, RunStatus.RUNNING)
 MOST_LISTED = 500
 """How many runs, checkpoints or events one answer has at most."""
 
-MOST_LOOKED_AT = 5_000
+MOST_LOOKED_AT = 1_000
 """How many runs are looked at for one page of a search by tag or text; the cursor then goes on after them."""
 
 MOST_COSTED = 1_000
 """How many runs, the latest, are added up for costs."""
 
+MOST_TIMES = 50
+"""For how many times at once costs are kept."""
+
 COUNTED_FOR = 20.0
-"""For how many times as long as counting the runs took its result is kept, so that counting never takes all time."""
+"""For how many times as long as counting took its result is kept, so that counting never takes all time."""
 
 
 class RequestInvalid(HoldfastError):
@@ -68,13 +72,40 @@ class RequestInvalid(HoldfastError):
     exit_code = INVALID
 
 
+Found = TypeVar("Found")
+
+
+class Recent(Generic[Found]):
+    """Something that takes longer the more runs there are: kept for many times as long as it took to find out."""
+
+    def __init__(self, find: Callable[[], Found]) -> None:
+        self._find = find
+        self._kept: tuple[float, Found] | None = None
+
+    def get(self) -> Found:
+        """Return it as of a short while ago at most."""
+        begun = clock.monotonic()
+        if self._kept is not None and begun <= self._kept[0]:
+            return self._kept[1]
+        found = self._find()
+        now = clock.monotonic()
+        self._kept = now + COUNTED_FOR * (now - begun), found
+        return found
+
+    def forget(self) -> None:
+        """Find it out again when it is asked for next."""
+        self._kept = None
+
+
 class Reader:
     """Everything that a service can be asked about; nothing here changes a store."""
 
     def __init__(self, journal: Journal, workflows: Catalogue) -> None:
         self.journal, self.store, self.catalogue = journal, journal.store, workflows
-        self._counted: tuple[float, dict[str, StatusCount]] = (float("-inf"), {})
+        self._counted = Recent(lambda: count_runs(self.store))
+        self._queued = Recent(lambda: queue_lines(self.store))
         self._charges = usage.KnownCharges(journal)
+        self._costs: dict[object, Recent[dict[str, Any]]] = {}
         self.links: AnswerLinks | None = None
         """Makes links that answer questions, if the operator gave a key."""
 
@@ -105,13 +136,7 @@ class Reader:
 
     def status_counts(self) -> dict[str, StatusCount]:
         """Return how many runs there are of each status, and how old the oldest is."""
-        until, found = self._counted
-        begun = clock.monotonic()
-        if begun > until:
-            found = count_runs(self.store)
-            now = clock.monotonic()
-            self._counted = now + COUNTED_FOR * (now - begun), found
-        return found
+        return self._counted.get()
 
     def runs(
         self,
@@ -154,7 +179,7 @@ class Reader:
         found: list[RunInfo] = []
         looked = 0
         while True:
-            size = limit + 1 if tag is None and text is None else MOST_LISTED
+            size = limit + 1 if tag is None and text is None else min(MOST_LISTED, MOST_LOOKED_AT)
             batch = self.store.runs(past=past, limit=size, **wanted)
             for info in batch:
                 if len(found) == limit:
@@ -370,7 +395,13 @@ class Reader:
     def all_costs(
         self, kinds: Sequence[str], since: float | None = None, until: float | None = None
     ) -> dict[str, Any]:
-        """Return what the latest runs used in a time, added up in several ways at once."""
+        """Return what the latest runs used in a time, added up in several ways at once, as of a short while ago."""
+        asked = tuple(kinds), since, until
+        if asked not in self._costs and len(self._costs) >= MOST_TIMES:
+            self._costs.clear()
+        return self._costs.setdefault(asked, Recent(lambda: self._all_costs(*asked))).get()
+
+    def _all_costs(self, kinds: Sequence[str], since: float | None, until: float | None) -> dict[str, Any]:
         infos = self.store.runs(since=since, limit=MOST_COSTED)
         every, unreadable = self._charges.of(infos)
         charges = [
@@ -400,7 +431,7 @@ class Reader:
             known["runs"].append(line.run_id)
         schedules = Schedules(self.store).lines() if is_postgres(self.store) else []
         return {
-            "queues": [line.as_json() for line in queue_lines(self.store)],
+            "queues": [line.as_json() for line in self._queued.get()],
             "schedules": [line.as_json() for line in schedules],
             "workers": list(owners.values()),
         }

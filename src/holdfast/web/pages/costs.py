@@ -83,7 +83,7 @@ def show_costs(asked: Asked) -> Page:
     if days and days not in PERIODS:
         raise RequestInvalid(f"days must be one of {', '.join(PERIODS)}, not {days!r:.80}")
     if days not in ("", "all"):
-        since = clock.time() - int(days) * 86_400
+        since = clock.time() // 60 * 60 - int(days) * 86_400
     found = asked.service.all_costs(KINDS, since, until)
     usual = "cost" if found["total"]["cost"] else "time"
     if (chosen := given.get("by", usual)) not in MEASURES:
