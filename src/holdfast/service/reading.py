@@ -9,7 +9,6 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from holdfast import clock
