@@ -42,9 +42,19 @@ def test_a_program_for_another_system_is_python_and_imports_that_system(peer: st
     assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {PACKAGES[peer]}
 
 
+def after_of(peer: str) -> str:
+    """The program for Holdfast, and the commands of its page."""
+    text: str = try_peers.page_of(peer).partition('title="after.py"')[2]
+    return text.partition("```")[0] + str(try_peers.calls_of(peer))
+
+
+def test_three_pages_show_one_program_for_holdfast() -> None:
+    assert after_of("dbos") == after_of("prefect") == after_of("temporal")
+
+
 @pytest.mark.parametrize("peer", PEERS)
 def test_both_programs_of_a_page_fetch_the_same_sources_and_are_called_in_the_same_way(peer: str) -> None:
-    after = try_peers.page_of(peer).partition('title="after.py"')[2].partition("```")[0]
+    after = after_of(peer)
 
     for line in ('["ebb", "flood"]', "def fetch(", 'print("fetched", source)'):
         assert line in try_peers.program_of(peer) and line in after

@@ -18,9 +18,13 @@ import pytest
 
 from tests.docs.test_docs import ROOT, environment, name_of
 
-PAGES = sorted(
-    [ROOT / "README.md", *ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/howto/coming-from-*.md")]
-)
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/tutorials/*.md")),
+    ROOT
+    / "docs/howto/coming-from-dbos.md",  # those from Temporal and Prefect show the same, see test_coming_from.py
+    ROOT / "docs/howto/coming-from-langgraph.md",
+]
 _BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "-- a command --"
 _SMALLER = {"ten-thousand-files": {"10_000": "300", "05000.txt": "00150.txt"}}
