@@ -75,9 +75,9 @@ def test_what_happened_while_no_server_ran_or_one_was_killed_is_sent(tmp_path: P
     assert {each["run_id"]: each["status"] for each in got} == {first: "completed", second: "failed"}
 
 
-def test_a_delivery_is_noted_once_however_often_it_is_looked_for(tmp_path: Path, workflows: Path) -> None:
+def test_a_delivery_is_noted_once_however_often_it_is_looked_for(store_url: str, workflows: Path) -> None:
     """Two servers on one store; a target that wants some events; one that comes later hears nothing of before."""
-    with Receiver() as receiver, Service(f"sqlite:///{tmp_path / 'runs.db'}", [workflows]) as service:
+    with Receiver() as receiver, Service(store_url, [workflows]) as service:
         target = Target.of(receiver.url, KEY, name="all")
         one, other = (
             Webhooks(service, [target, target._replace(name="bad", events=("failed",))]) for _ in "12"
