@@ -75,6 +75,7 @@ def test_what_happened_while_no_server_ran_or_one_was_killed_is_sent(tmp_path: P
     assert {each["run_id"]: each["status"] for each in got} == {first: "completed", second: "failed"}
 
 
+@pytest.mark.parametrize("store_url", ["file", "postgres"], indirect=True)
 def test_a_delivery_is_noted_once_however_often_it_is_looked_for(store_url: str, workflows: Path) -> None:
     """Two servers on one store; a target that wants some events; one that comes later hears nothing of before."""
     with Receiver() as receiver, Service(store_url, [workflows]) as service:
