@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as Xml
 from typing import Any
 
@@ -128,3 +129,34 @@ def test_a_huge_graph_is_drawn_in_part() -> None:
 
     assert len(boxes(drawing)) == MOST_NODES
     assert f"and {5_000 - MOST_NODES:,} more nodes" in drawing
+
+
+def layers(nodes: int, width: int = 10) -> dict[str, Any]:
+    """A graph of layers, each node of which leads to two of the next."""
+    names = [f"node-{number}" for number in range(nodes)]
+    edges = [(START, name) for name in names[:width]] + [(name, END) for name in names[-width:]]
+    for number in range(nodes - width):
+        below = (number // width + 1) * width
+        edges += [(names[number], names[below + (number + shift) % width]) for shift in (0, 1)]
+    return outline({name: {} for name in names}, *edges)
+
+
+def calls_of(nodes: int) -> int:
+    """How many functions are called for a drawing of so many nodes, with their states and links."""
+    graph, states = layers(nodes), {f"node-{number}": {"status": "running"} for number in range(nodes)}
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        svg(graph, states, link=lambda name: f"/steps/{name}")
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_the_work_of_a_drawing_grows_with_its_size_and_no_faster() -> None:
+    assert calls_of(200) < 2.2 * calls_of(100) < 2.2 * 60_000
