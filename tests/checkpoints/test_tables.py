@@ -170,8 +170,13 @@ def test_any_store_is_a_source(store: Store, tmp_path: Path) -> None:
     paused(store)
     report = write_tables(store, f"sqlite:///{tmp_path}/out/plain.db")
     assert (report.runs, report.checkpoints) == (1, 2)
+    other = f"sqlite:///{tmp_path}/other.db"
+    with pytest.raises(StoreError, match=r"there is no store at .*other\.db; check its path"):
+        write_tables(other, f"sqlite:///{tmp_path}/out/plain.db")
+    assert not (tmp_path / "other.db").exists()
+    open_store(other).close()
     with pytest.raises(StoreError, match="has the tables of"):
-        write_tables(f"sqlite:///{tmp_path}/other.db", f"sqlite:///{tmp_path}/out/plain.db")
+        write_tables(other, f"sqlite:///{tmp_path}/out/plain.db")
 
 
 def test_values_that_json_lacks_have_their_plain_form(source: Store, tables: Tables) -> None:

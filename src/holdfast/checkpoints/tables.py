@@ -22,7 +22,7 @@ from holdfast.journal.copying import last_entry
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import node_of
 from holdfast.journal.sealing import is_sealed
-from holdfast.stores import SQLITE_SUFFIXES, open_store
+from holdfast.stores import SQLITE_SUFFIXES, inspection, open_store
 from holdfast.stores.base import (
     DEFAULT_NAMESPACE,
     RunInfo,
@@ -122,6 +122,10 @@ def write_tables(store: Store | str | os.PathLike[str], into: str | None = None)
     tables are beside the store. A second call writes only what is new. Encrypted runs are left out, also with their
     key, and so are damaged ones. Tables of another store, or another program, are refused.
     """
+    if isinstance(store, (str, os.PathLike)) and not inspection.exists(os.fspath(store)):
+        raise StoreError(
+            f"there is no store at {shown_url(os.fspath(store))}; check its path: nothing was written"
+        )
     opened = open_store(store) if not isinstance(store, Store) else store
     try:
         with _opened(into or _beside(opened), opened.url, is_beside=not into) as target:
