@@ -82,6 +82,14 @@ steps:
 output: "{{ steps.book.output }}"
 """
 
+BACKUP = """\
+workflow: {name: backup, description: Copy what was booked to another place.}
+steps:
+  - name: copy
+    shell: {run: 'sleep 30; echo copied'}
+    timeout: 60
+"""
+
 
 def research(state: Any, ctx: Any) -> dict[str, Any]:
     """Spend what a search by a model would."""
@@ -139,6 +147,7 @@ def make_runs(service: Service) -> None:
     service.wait("report-north", 60)
     service.execute("weekly-report", {"team": "south", "tone": "formal"}, run_id="report-south", wait=60)
     service.execute("import-orders", run_id="orders-later", delay=3600)
+    service.execute("backup", run_id="backup-tonight", queue="nightly", wait=2)
 
 
 @dataclass(frozen=True)
@@ -246,7 +255,7 @@ def main() -> None:
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else TARGET
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, chdir(place), sync_playwright() as playwright:
-        for name, text in (("report", REPORT), ("orders", ORDERS)):
+        for name, text in (("report", REPORT), ("orders", ORDERS), ("backup", BACKUP)):
             (Path(place) / f"{name}.yaml").write_text(text)
         service = Service(f"sqlite:///{place}/runs.db", [place, *paid(None)])
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])

@@ -306,3 +306,12 @@ def test_another_run_of_this_service_keeps_what_is_running(service: Service, tmp
         service.answer(service.execute("greet", {"name": "x"}, wait=SECONDS)["run_id"], "x")
     assert service.fsck()["runs"] and open_store(service.store.url).runs(run=run)
     assert RunConflict.code == "run_conflict"
+
+
+def test_a_check_of_the_latest_runs_ends_in_time(url: str, workflows: Path) -> None:
+    with Service(url, [workflows]) as service:
+        for name in ("a", "b"):
+            service.execute("greet", {"name": name}, wait=60)
+        whole, some = service.check_latest(), service.check_latest(seconds=-1.0)
+        assert (whole["checked"], whole["is_all"], whole["damaged"]) == (2, True, [])
+        assert (some["checked"], some["is_all"]) == (0, False)

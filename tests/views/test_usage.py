@@ -17,7 +17,7 @@ from holdfast.journal.journal import Journal
 from holdfast.stores.base import Store
 from holdfast.views.charges import rows
 from holdfast.views.family import relatives
-from holdfast.views.usage import charges_of, ledger
+from holdfast.views.usage import KnownCharges, charges_of, ledger
 from tests.cli.processes import call
 from tests.graphs import Heard
 
@@ -416,3 +416,33 @@ def test_the_command_refuses_what_makes_no_sense(folder: Path) -> None:
         done = call(folder, "runs", "cost", *words, env=env)
         assert done.returncode == 2 or done.returncode == 1, words
         assert told in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_what_is_known_of_a_run_is_read_again_when_the_run_has_gone_on() -> None:
+    def pay(state: Any, ctx: Any) -> dict[str, Any]:
+        ctx.spend("model", cost=2.0)
+        if not state.get("paper"):
+            raise RuntimeError("no paper")
+        return {}
+
+    store = open_store("memory://")
+    app = (
+        StateGraph(dict, name="paid")
+        .add_node("pay", pay)
+        .add_edge(START, "pay")
+        .add_edge("pay", END)
+        .compile(store)
+    )
+    known, journal = KnownCharges(Journal(store), most=1), Journal(store)
+
+    def costs() -> list[float]:
+        charges, unreadable = known.of(journal.store.runs())
+        assert unreadable == []
+        return sorted(charge.spent.cost for charge in charges if charge.model)
+
+    for run in ("one", "other"):
+        with pytest.raises(ExecutionError):
+            app.invoke({}, run_id=run)
+    assert costs() == costs() == [2.0, 2.0]
+    app.resume("one", update={"paper": True})
+    assert costs() == [2.0, 2.0, 2.0]
