@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+import operator
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 from holdfast import clock
 from holdfast.engine.owner import has_owner
 from holdfast.engine.time_travel.checkpoints import find_position
 from holdfast.errors import CheckpointNotFound
 from holdfast.journal.checkpoint_ids import decode_checkpoint
+from holdfast.journal.journal import Journal
+from holdfast.service.catalogue import Catalogue
 from holdfast.service.reading import (
     MOST_LISTED,
     WHOLE_ENTRY,
@@ -24,16 +31,16 @@ from holdfast.service.reading import (
     read_event_id,
 )
 from holdfast.state.state import slots_of
-from holdfast.stores.base import wait_for_change
+from holdfast.stores.base import RunInfo, StoredCheckpoint, wait_for_change
 from holdfast.values import RunStatus
 from holdfast.views import usage
 from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView
 from holdfast.views.plain import Room, ViewCodec, plain, read_or_unread, user_trace
 from holdfast.views.run_view import FaultView, RunView
-from holdfast.views.runs import run_view
+from holdfast.views.runs import find_checkpoint_info, run_view
 from holdfast.views.timeline import commit_text, host_text
-from holdfast.views.waterfall import Waterfall
+from holdfast.views.waterfall import Span, Waterfall
 
 TURN = 1.5
 """Seconds that a process which waits for an answer has to go on by itself, before workers get the run."""
@@ -47,8 +54,53 @@ MOST_PARTS = 1_000
 """A value of more parts (items, keys) is cut where only some of it is shown."""
 
 
+MOST_EXECUTIONS = 100
+"""How many executions and events of one step are returned."""
+
+MOST_REMEMBERED = 8
+"""Of how many runs the executions of steps are remembered."""
+
+
+class Points(Sequence[dict[str, Any]]):
+    """The checkpoints of a run, the first saved first; each is read when it is looked at."""
+
+    def __init__(self, journal: Journal, info: RunInfo, stored: Sequence[StoredCheckpoint]) -> None:
+        self._journal, self._info, self._stored = journal, info, stored
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | Sequence[dict[str, Any]]:
+        if isinstance(index, slice):
+            return Points(self._journal, self._info, self._stored[index])
+        saved = decode_checkpoint(self._info.key, self._stored[index], self._info.run)
+        return CheckpointView(self._info.run, saved).as_json()
+
+    def number(self, ident: str) -> int:
+        """Return the number of a checkpoint, from 1 on."""
+        info, seq = find_checkpoint_info(self._journal, ident)
+        found = bisect.bisect_left(self._stored, seq, key=operator.attrgetter("seq"))
+        if info.run != self._info.run or found == len(self) or self._stored[found].seq != seq:
+            raise CheckpointNotFound(f"checkpoint {ident} is none of run {self._info.run!r}")
+        return found + 1
+
+    def until(self, seq: int) -> dict[str, Any] | None:
+        """Return the newest checkpoint up to an entry."""
+        found = bisect.bisect_right(self._stored, seq, key=operator.attrgetter("seq"))
+        return self[found - 1] if found else None
+
+
 class CloseReader(Reader):
     """What the pages of one run ask a service for."""
+
+    def __init__(self, journal: Journal, workflows: Catalogue) -> None:
+        super().__init__(journal, workflows)
+        self._waterfalls: OrderedDict[tuple[str, bytes], Waterfall] = OrderedDict()
+        self._lock = threading.Lock()
 
     def overview(self, run_id: str, link: Callable[[str], str] | None = None) -> dict[str, Any]:
         """Return what a page says of a run: large values are cut. `link` leads from the nodes of its drawing."""
@@ -86,16 +138,28 @@ class CloseReader(Reader):
 
     def waterfall(self, run_id: str, first: int | None = None, limit: int = 50) -> dict[str, Any]:
         """Return executions of steps in the order they began, from one of them on, or the last ones."""
+        checked_limit(limit)
+        with self._executions(run_id) as spans:
+            total = len(spans)
+            start = max(0, total - limit) if first is None else min(max(0, first), max(0, total - 1))
+            shown = [span.as_json() for span in spans[start : start + limit]]
+        return {"spans": shown, "first": start, "total": total, "now": clock.time()}
+
+    @contextlib.contextmanager
+    def _executions(self, run_id: str) -> Iterator[list[Span]]:
+        """Give the executions of steps so far; those of the latest runs are remembered, and read on from there."""
         info = self._info(run_id)
-        config = self.journal.load(info, ViewCodec()).run.config
-        found = Waterfall(self.journal, run_id, of_file=b"workflow_file" in config)
+        with self._lock:
+            found = self._waterfalls.pop((run_id, info.key), None)
+        if found is None:
+            config = self.journal.load(info, ViewCodec()).run.config
+            found = Waterfall(self.journal, run_id, of_file=b"workflow_file" in config)
         found.read()
-        total = len(found.spans)
-        start = (
-            max(0, total - checked_limit(limit)) if first is None else min(max(0, first), max(0, total - 1))
-        )
-        spans = [span.as_json() for span in found.spans[start : start + limit]]
-        return {"spans": spans, "first": start, "total": total, "now": clock.time()}
+        yield found.spans
+        with self._lock:
+            self._waterfalls[run_id, info.key] = found
+            while len(self._waterfalls) > MOST_REMEMBERED:
+                self._waterfalls.popitem(last=False)
 
     def closeup(self, run_id: str, name: str) -> dict[str, Any]:
         """Return what a page says of a step: its executions, its errors, what it cost; large values are cut."""
@@ -105,11 +169,11 @@ class CloseReader(Reader):
             raise RequestInvalid(f"run {run_id!r:.200} has no step {name!r:.200}")
         view.codec.renew()
         cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
-        executed = Waterfall(self.journal, run_id, of_file=view.workflow_file is not None)
-        executed.read()
-        spans = [span.as_json() for span in executed.spans if span.name == name]
-        events = [each for each in self.follow(run_id).read() if is_of(each["step"], name)]
-        before = [point for point in self.points(run_id) if name in point["next"]]
+        with self._executions(run_id) as executed:
+            own = [span for span in executed if span.name == name]
+            spans = [span.as_json() for span in own[-MOST_EXECUTIONS:]]
+        events = self._events_of(run_id, name, spans)
+        before = self.points(run_id).until(own[-1].first) if own else None
         errors = {} if found.items is None else found.item_errors
         return {
             **found.as_json(),
@@ -117,19 +181,25 @@ class CloseReader(Reader):
             "output": some(found.output),
             "errors": some(dict(itertools.islice(errors.items(), MOST_LISTED))),
             "cost": cost[0].as_json() if cost else None,
-            "spans": spans[-MOST_LISTED:],
-            "executions": len(spans),
-            "events": events[-MOST_LISTED:],
-            "before": before[-1]["checkpoint_id"] if before else None,
+            "spans": spans,
+            "executions": len(own),
+            "events": events,
+            "before": before and before["checkpoint_id"],
             "now": clock.time(),
         }
 
-    def points(self, run_id: str) -> list[dict[str, Any]]:
+    def _events_of(self, run_id: str, name: str, spans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the last events that tell of a step's executions."""
+        if not spans:
+            return []
+        first, last = spans[0]["first"], max(span["last"] for span in spans)
+        events = self.follow(run_id, first - 1).read_until(last)
+        return list(deque((each for each in events if is_of(each["step"], name)), MOST_EXECUTIONS))
+
+    def points(self, run_id: str) -> Points:
         """Return the positions of all checkpoints of a run, the first saved first."""
         info = self._info(run_id)
-        stored = self.store.checkpoints(info.run)
-        found = (CheckpointView(info.run, decode_checkpoint(info.key, each, info.run)) for each in stored)
-        return [point.as_json() for point in found][::-1]
+        return Points(self.journal, info, self.store.checkpoints(info.run)[::-1])
 
     def keys(self, run_id: str, checkpoint: str | None = None) -> list[dict[str, Any]]:
         """Return the keys of a run's state, now or at a checkpoint; large values are cut, very large ones unread."""

@@ -67,6 +67,10 @@ class Span:
     status: str = RUNNING
     parts: list[Part] = field(default_factory=list)
     note: str = ""
+    first: int = 0
+    """The entry in which it began."""
+    last: int = 0
+    """The newest entry that tells of it."""
 
     @property
     def attempts(self) -> int:
@@ -117,11 +121,12 @@ class Waterfall:
         self._open: dict[str, Span] = {}
         self._pauses: dict[str, str] = {}
         self._seq, self._chain, self._sealed = 0, genesis(run_id, self._info.key), False
-        self._last = 0.0
+        self._last, self._now = 0.0, 0
 
     def read(self) -> None:
         """Take in the entries that were stored since the last read."""
         for entry in self._entries():
+            self._now = entry.seq
             for record in self._journal.skimmed(self._info, entry, CODEC):
                 for part in record.parts() if isinstance(record, StepAdvanced) else (record,):
                     self._take(part, entry.at)
@@ -154,7 +159,7 @@ class Waterfall:
                 self._pauses[pause] = step
                 span = self._open.get(step) or self._new(step)
                 span.begin("pause", span.attempts, at)
-                span.status = WAITING
+                span.status, span.last = WAITING, self._now
             case Answered(pause=pause):
                 span_of = self._open.get(self._pauses.pop(pause, ""))
                 if span_of is not None and span_of.parts[-1].kind == "pause":
@@ -166,7 +171,7 @@ class Waterfall:
 
     def _new(self, step: str) -> Span:
         place = place_of(step, "", self._of_file)
-        found = Span(step, "/".join(place.path), place.label)
+        found = Span(step, "/".join(place.path), place.label, first=self._now)
         if not self._of_file or place.role in ("", ITEM):
             self.spans.append(found)
         self._open[step] = found
@@ -179,7 +184,7 @@ class Waterfall:
         # A step that was answered goes on with its attempt.
         number = span.parts[-1].number if span.parts and span.parts[-1].kind == "pause" else attempt
         span.begin("attempt", number, at)
-        span.status = RUNNING
+        span.status, span.last = RUNNING, self._now
 
     def _finish(self, record: StepFinished, step: str, at: float) -> None:
         if step.rpartition("/")[2].startswith(START):
@@ -191,12 +196,14 @@ class Waterfall:
         status = SKIPPED if record.skipped else REUSED if record.origin else DONE
         note = record.skipped or (f"reused from {record.origin}" if record.origin else "")
         span.end(at, status, note)
+        span.last = self._now
 
     def _fail(self, record: StepFailed, step: str, at: float) -> None:
         span = self._open.get(step) or self._new(step)
         if not span.parts:
             span.begin("attempt", record.attempt, at)
         span.end(at, FAILED, str(record.fault))
+        span.last = self._now
         if record.retry_at is not None:
             span.begin("retry", record.attempt, at)
             span.status = RETRY

@@ -226,8 +226,8 @@ def _fork(asked: Asked) -> Asking:
     at = asked.given("at")
     where = "at its newest checkpoint"
     if at:
-        points = [point["checkpoint_id"] for point in asked.service.points(asked.run_id)]
-        where = f"at checkpoint {points.index(at) + 1} of {len(points)}" if at in points else f"at {at}"
+        points = asked.service.points(asked.run_id)
+        where = f"at checkpoint {points.number(at)} of {len(points)}"
     says = f"A new run begins {where}, and goes on from there with the state it had. This run stays as it is."
     return Asking(says, "Fork", (_changes(asked),))
 

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from holdfast.service.closeup import Points
 from holdfast.service.reading import RequestInvalid
 from holdfast.web.pages import run_actions
 from holdfast.web.pages.rendering import Asked, Page, Pages, run_path
@@ -202,12 +203,11 @@ def _number(asked: Asked, name: str, usual: int) -> int:
     return int(text)
 
 
-def _place(asked: Asked, points: Sequence[Mapping[str, Any]], name: str, usual: int) -> int:
+def _place(asked: Asked, points: Points, name: str, usual: int) -> int:
     """Return the number of a checkpoint that a request names: by its number, counted from 1, or by its id."""
     text = asked.query.get(name, "")
-    for number, point in enumerate(points, 1):
-        if point["checkpoint_id"] == text:
-            return number
+    if "-" in text:
+        return points.number(text)
     return max(1, min(_number(asked, name, usual), len(points)))
 
 
