@@ -170,7 +170,7 @@ def p95(seconds: list[float]) -> float:
 
 def bench_pages(folder: Path, tiny: bool) -> Iterator[Row]:
     """Measure each page with 100,000 runs in the store against 1,000."""
-    small, large, asked = (20, 60, 3) if tiny else (SMALL, LARGE, ASKED)
+    small, large, asked = (20, 40, 2) if tiny else (SMALL, LARGE, ASKED)
     for kind in ("SQLite", "PostgreSQL"):
         with ExitStack() as stack:
             both = []
