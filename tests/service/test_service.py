@@ -202,6 +202,8 @@ def test_a_run_moves_to_another_service_as_a_capsule(service: Service, tmp_path:
     with Service(other_url, read_only=True) as other, pytest.raises(ReadOnly, match="only shows runs"):
         other.import_(data)
     with Service(other_url, [tmp_path / "workflows"]) as other:
+        with pytest.raises(HoldfastError, match=r"^it is not a capsule"):
+            other.import_(b"x")
         assert other.import_(data, who="x/../y")["outcome"] == "copied"
         assert other.status(run)["status"] == "paused"
 

@@ -76,8 +76,11 @@ def test_what_happened_while_no_server_ran_or_one_was_killed_is_sent(tmp_path: P
 
 
 @pytest.mark.parametrize("store_url", ["file", "postgres"], indirect=True)
-def test_a_delivery_is_noted_once_however_often_it_is_looked_for(store_url: str, workflows: Path) -> None:
+def test_a_delivery_is_noted_once_however_often_it_is_looked_for(
+    store_url: str, workflows: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two servers on one store; a target that wants some events; one that comes later hears nothing of before."""
+    caplog.set_level("DEBUG")
     with Receiver() as receiver, Service(store_url, [workflows]) as service:
         target = Target.of(receiver.url, KEY, name="all")
         one, other = (
@@ -99,6 +102,7 @@ def test_a_delivery_is_noted_once_however_often_it_is_looked_for(store_url: str,
             late._save("late", 1.0)
             assert sorted(name for name, _ in late._positions()) == ["all", "bad", "late"]
     assert sorted(each["run_id"] for each in got) == sorted([done, failed, more, more])
+    assert "token=hidden" not in caplog.text
 
 
 @pytest.fixture

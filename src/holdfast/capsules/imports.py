@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from holdfast.engine.checkpoint_files import AGAIN, check_config
 from holdfast.engine.confirmation import digest_of
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.transfer import CopyOutcome
-from holdfast.errors import CapsuleInvalid, CodecError, RunConflict, RunExists
+from holdfast.errors import CapsuleInvalid, CodecError, HoldfastError, RunConflict, RunExists
 from holdfast.journal.checkpoint_ids import moved_mark
 from holdfast.journal.copying import (
     COPIED,
@@ -121,6 +122,18 @@ class ImportedRun(View):
     """Whether it may be resumed as it is; if not, somebody has to confirm it."""
 
     JSON = "run_id=run workflow status outcome entries bytes=size signed_by~ confirmed=is_confirmed notes"
+
+
+def import_data(store: Store, data: bytes, who: str, *, run_id: str | None, seal: Seal | None) -> ImportedRun:
+    """Read a capsule that somebody sent into a store; the provenance of the run names them."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        path = Path(folder) / f"of {re.sub(r'[^A-Za-z0-9._-]', '_', who or 'a client')[:60]}"
+        path.write_bytes(data)
+        try:
+            return import_run(store, path, run_id=run_id, seal=seal)
+        except HoldfastError as error:  # The sender knows nothing of the file.
+            error.args = (error.problem.replace(f"{path}: ", "").replace(str(path), "the capsule"),)
+            raise
 
 
 def import_run(

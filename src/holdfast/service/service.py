@@ -6,17 +6,14 @@ import contextlib
 import io
 import logging
 import os
-import re
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast import clock
 from holdfast.capsules.exports import write_capsule
-from holdfast.capsules.imports import import_run
+from holdfast.capsules.imports import import_data
 from holdfast.checkpoints.store import JournalCheckpointStore
 from holdfast.engine.app import App
 from holdfast.engine.blocking import run_blocking
@@ -610,10 +607,7 @@ class Service(CloseReader):
     def import_(self, data: bytes, *, run_id: str | None = None, who: str = "") -> dict[str, Any]:
         """Take a run out of a capsule. It is a run from outside: nothing of it runs before it is confirmed."""
         self._refuse_reading("import")
-        with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-            path = Path(folder) / f"of {re.sub(r'[^A-Za-z0-9._-]', '_', who or 'a client')[:60]}"
-            path.write_bytes(data)
-            return import_run(self.store, path, run_id=run_id, seal=self.journal.seal).as_json()
+        return import_data(self.store, data, who, run_id=run_id, seal=self.journal.seal).as_json()
 
     # What is known of the workflow of a run.
 

@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import httpx2
@@ -85,6 +86,18 @@ RETRY = Retry(attempts=36, delay=1.0, max_delay=3600.0, on=NotTaken)
 
 class NotWanted(HoldfastError):
     """A delivery that is not tried again: nobody wants it any more."""
+
+
+_is_sending = ContextVar("_is_sending", default=False)
+
+
+def _is_harmless(record: logging.LogRecord) -> bool:
+    """Return whether a line of the HTTP client's log may be written: addresses of webhooks are secrets."""
+    return not _is_sending.get()
+
+
+for _name in ("httpx2", "httpcore2.connection", "httpcore2.http11"):
+    logging.getLogger(_name).addFilter(_is_harmless)
 
 
 class Happened(NamedTuple):
@@ -291,6 +304,7 @@ class Webhooks:
             await asyncio.to_thread(self._payload, ctx.run_id, state), ensure_ascii=False
         ).encode()
         headers = {"content-type": "application/json", **signed(target.key, ctx.run_id, clock.time(), body)}
+        silence = _is_sending.set(True)
         try:
             # A redirect is not followed: who sent the event and its signature elsewhere could replay it.
             async with (
@@ -301,6 +315,8 @@ class Webhooks:
                 status, wait = reply.status_code, reply.headers.get("retry-after", "")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:  # Its text may have the address.
             raise NotTaken(f"webhook {target.name!r} could not be reached: {type(error).__name__}") from None
+        finally:
+            _is_sending.reset(silence)
         if status == GONE:
             raise NotWanted(f"webhook {target.name!r} wants no more of this (status {GONE})")
         if not 200 <= status < 300:
