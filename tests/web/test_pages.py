@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from starlette.testclient import TestClient
 
 from holdfast import END, START, ExecutionError, StateGraph, clock
+from holdfast.fleet.cron import Cron
+from holdfast.fleet.queues import Limits, Rate
+from holdfast.fleet.schedules import Schedule, Schedules
 from holdfast.journal.checkpoint_ids import new_run_key
 from holdfast.service import Service
 from holdfast.stores.base import Append
 from holdfast.web import asgi
 from tests.web.browser import WAIT, chromium, listen_to_console, served, violations
+from tests.web.conftest import READ, bearer
 
 expect.set_options(timeout=WAIT)
 
@@ -181,3 +186,41 @@ def test_pages_are_accessible_and_fit_phones(browser: Browser, address: str) -> 
             assert violations(page) == [], (path, scheme)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         page.context.close()
+
+
+def test_the_fleet_of_a_server_has_limits_and_schedules(postgres_url: str, folder: Path) -> None:
+    headers = {"accept": "text/html"}
+    with (
+        Service(postgres_url, [folder], read_only=True) as service,
+        TestClient(asgi(service=service, hosts=("testserver",)), headers=headers) as client,
+    ):
+        limits = Limits(service.store)
+        limits.set("nightly", max_running=2, rate=Rate(10, 60.0))
+        limits.pause("nightly")
+        Schedules(service.store).add(
+            Schedule("every <hour>", Cron("0 * * * *", "UTC"), "greet", queue="nightly")
+        )
+        text = client.get("/fleet").text
+        assert "2 at once, 10 in 1 min 0 s" in text and "paused</span>" in text
+        assert "every &lt;hour&gt;" in text and "0 * * * *" in text and ">never<" in text
+        assert "This server only shows runs, and executes none." in text
+        assert "This server only shows runs." in client.get("/workflows/greet").text
+
+
+def test_who_only_reads_gets_no_form_to_start_runs(client: TestClient) -> None:
+    reading = {**bearer(READ), "accept": "text/html"}
+    shown = client.get("/workflows/greet", headers=reading).text
+    assert "You may look at runs here" in shown and "<form" not in shown
+    csrf = client.get("/store", headers=reading).text.partition('name="csrf" value="')[2].partition('"')[0]
+    form = {"csrf": csrf, "field.name": "you"}
+    assert client.post("/workflows/greet", data=form, headers=reading).status_code == 403
+    checked = client.post("/store", data=form, headers=reading)
+    assert checked.status_code == 200 and "There was nothing to check." in checked.text
+    started = client.post("/workflows/greet", data={"field.name": "you", "csrf": "x"}, follow_redirects=False)
+    assert started.status_code == 403
+    sent = [
+        client.post("/workflows/greet", data={**form, "key": "same"}, follow_redirects=False)
+        for _ in range(2)
+    ]
+    assert [each.status_code for each in sent] == [303, 303]
+    assert sent[0].headers["location"] == sent[1].headers["location"]
