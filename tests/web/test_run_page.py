@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +56,13 @@ SCHEMA = {
 
 
 def book(state: Any, ctx: Any) -> dict[str, Any]:
-    return {"booked": ctx.ask("Which booking?", schema=SCHEMA)}
+    return {"booked": ctx.ask("Which booking?", schema=SCHEMA, timeout=86_400)}
+
+
+def ask_two(state: Any, ctx: Any) -> dict[str, Any]:
+    return ctx.ask_all(  # type: ignore[no-any-return]
+        {"colour": {"prompt": "Which colour?", "choices": ["red", "blue"]}, "size": {"prompt": "Which size?"}}
+    )
 
 
 def ask_hostile(state: Any, ctx: Any) -> dict[str, Any]:
@@ -91,6 +98,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Service:
         for name, function in (
             ("booking", book),
             ("hostile", ask_hostile),
+            ("pair", ask_two),
             ("big", make_big),
             ("crash", divide),
         )
@@ -106,6 +114,7 @@ def address(service: Service) -> Iterator[str]:
         service.execute("crash", {"by": 0}, run_id="crashed", wait=60)
         service.execute("each", run_id="each", wait=60)
         service.execute("review", run_id="asked", wait=60)
+        service.execute("pair", {}, run_id="pair", wait=60)
         yield found
 
 
@@ -261,6 +270,7 @@ def test_a_run_is_exported(page: Page, service: Service) -> None:
 def test_a_form_is_made_of_the_schema_and_keeps_what_was_written(page: Page, service: Service) -> None:
     service.execute("booking", {}, run_id="booking", wait=60)
     page.goto("/runs/booking")
+    expect(page.locator("#part-questions")).to_contain_text(re.compile(r"until \d{4}-\d\d-\d\d .* UTC"))
     form = page.locator("#part-questions form")
     form.get_by_label("B", exact=True).check()
     form.get_by_label("nights").fill("12")
@@ -303,6 +313,20 @@ def test_what_is_being_written_survives_news_and_the_second_of_two_tabs_is_told(
     assert found.status == 409
     assert "was answered by local meanwhile, with &#34;yes&#34;. Your answer was not taken." in found.text()
     expect(status_of(page)).to_contain_text("completed")
+
+
+def test_several_questions_are_answered_one_by_one(page: Page, service: Service) -> None:
+    service.execute("pair", {}, run_id="two", wait=60)
+    page.goto("/runs/two")
+    size = page.locator(".question", has_text="Which size?")
+    size.get_by_label("Your answer").fill("large")
+    size.get_by_role("button", name="Answer").click()
+    expect(page.get_by_text("Your answer was given.")).to_be_visible()
+    expect(page.locator(".question")).to_have_count(1)
+    page.get_by_label("blue").check()
+    page.get_by_role("button", name="Answer").click()
+    expect(status_of(page)).to_contain_text("completed")
+    assert service.run("two")["output"] == {"colour": "blue", "size": "large"}
 
 
 def test_the_keyboard_alone_answers(page: Page, service: Service) -> None:
@@ -430,8 +454,35 @@ def test_events_and_executions_come_page_by_page(page: Page, service: Service) -
     assert rows == [span["step"] for span in service.waterfall("each")["spans"]]
 
 
+def test_the_stream_of_a_page_says_that_something_happened_and_not_what(
+    address: str, service: Service
+) -> None:
+    with httpx2.stream("GET", f"{address}/runs/asked/live", timeout=WAIT / 1000) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == ": follow"
+        service.annotate("asked", note="a secret of ours")
+        seen: list[str] = []
+        while "event: change" not in seen:
+            seen.append(next(lines))
+        assert next(lines) == "data: {}" and any(line.startswith("id: ") for line in seen)
+        last = next(line for line in seen if line.startswith("id: ")).removeprefix("id: ")
+    again = {"last-event-id": str(int(last.partition(".")[0]) - 1)}
+    with httpx2.stream("GET", f"{address}/runs/asked/live", headers=again, timeout=WAIT / 1000) as answer:
+        assert f"id: {last}" in itertools.takewhile(lambda line: line != "event: end", answer.iter_lines())
+    assert httpx2.get(f"{address}/runs/greeted/live").status_code == 204
+
+
 PATHS = (
-    *("asked", "failing", "greeted", "each", "greeted/timeline", "each/events", "crashed/steps/crash"),
+    *(
+        "asked",
+        "pair",
+        "failing",
+        "greeted",
+        "each",
+        "greeted/timeline",
+        "each/events",
+        "crashed/steps/crash",
+    ),
     *("greeted/state", "greeted/changes", "greeted/value?of=output", "failing/do/resume", "asked/do/cancel"),
     "greeted/do/rerun?step=write",
 )
