@@ -150,6 +150,7 @@ def test_a_config_may_be_plain_data_and_nothing_else():
     """S3.10: what `to_dict` returns; other types, also of a state, get an error of ours."""
     plain = default_graph_config("g").to_dict()
     assert ConfiguredGraph(plain).config == default_graph_config("g")
+    assert GraphConfig("g", checkpoint={"interval": 2}).checkpoint == CheckpointConfig(interval=2)
     with pytest.raises(HoldfastError, match="GraphConfig has no setting 'nmae'; did you mean 'name'"):
         ConfiguredGraph({"nmae": "g"})
     with pytest.raises(HoldfastError, match="a graph is made from a GraphConfig or its"):
@@ -158,6 +159,27 @@ def test_a_config_may_be_plain_data_and_nothing_else():
         StateInvalid, match=r"a state is made of a mapping, .* an observer is State\(observer=…\)"
     ):
         State(Heard())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plain", "problem"),
+    [
+        ({"name": 3}, "name of a GraphConfig is of type str, not 3"),
+        ({"name": "g", "max_iterations": "5"}, "max_iterations of a GraphConfig is of type int, not '5'"),
+        ({"name": "g", "max_iterations": 0}, "max_iterations of a GraphConfig is at least 1, not 0"),
+        ({"name": "g", "checkpoint": 3}, "checkpoint of a GraphConfig is of type CheckpointConfig, not 3"),
+        (
+            {"name": "g", "checkpoint": {"preserve": "no"}},
+            "preserve of a CheckpointConfig is true or false, not 'no'",
+        ),
+        ({"name": "g", "checkpoint": {"interval": "1"}}, "interval must be"),
+        (["g"], "a GraphConfig is read from a mapping, not from"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_by_name(plain, problem):
+    """S3.9, S3.10: what a JSON file may hold by mistake, before anything runs."""
+    with pytest.raises(HoldfastError, match=problem):
+        GraphConfig.from_dict(plain)
 
 
 def test_names_are_resolved_once_when_the_graph_is_made(registered):

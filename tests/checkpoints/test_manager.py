@@ -355,6 +355,13 @@ def test_the_waves_of_a_run_s_graph_are_in_its_checkpoint():
     assert data.dag_structure == data.outline and data.timestamp == data.created_at
 
 
+def test_waves_that_are_no_lists_are_refused():
+    """S2.7."""
+    for waves in (3, [3], "build"):
+        with pytest.raises(HoldfastError, match="execution_waves of a checkpoint must be a list"):
+            CheckpointData("c", "w", execution_waves=waves)  # type: ignore[arg-type]
+
+
 def test_a_checkpoint_goes_through_json_and_pickle():
     """S2.15: JSON shows what it lacks as lists and text; a pickle keeps all types."""
     data = agent_checkpoint()

@@ -343,7 +343,9 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     for name in ("pauses", "decisions"):
         given[name] = tuple(_pause(name, each) for each in _sequence(name, given[name]))
     if given["waves"] is not None:
-        given["waves"] = tuple(_sequence("execution_waves", wave) for wave in given["waves"])
+        given["waves"] = tuple(
+            _sequence("execution_waves", wave) for wave in _sequence("execution_waves", given["waves"])
+        )
     if given["iteration"] is None:
         given["iteration"] = len(given["completed"])
     for name in ("iteration", "completed_waves"):

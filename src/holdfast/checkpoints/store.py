@@ -431,6 +431,8 @@ class CheckpointConfig:
     preserve: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.preserve, bool):
+            raise HoldfastError(f"preserve of a CheckpointConfig is true or false, not {self.preserve!r:.80}")
         self.policy()
 
     def policy(self) -> CheckpointPolicy:
@@ -464,14 +466,23 @@ class GraphConfig:
     max_iterations: int = 1000
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.checkpoint, Mapping):
+            object.__setattr__(self, "checkpoint", CheckpointConfig.from_dict(self.checkpoint))
+        kinds: dict[str, type] = {"name": str, "max_iterations": int, "checkpoint": CheckpointConfig}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise HoldfastError(f"{name} of a GraphConfig is of type {kind.__name__}, not {value!r:.80}")
+        if self.max_iterations < 1:
+            raise HoldfastError(f"max_iterations of a GraphConfig is at least 1, not {self.max_iterations}")
+
     @classmethod
     def from_dict(cls, source: Mapping[str, Any]) -> GraphConfig:
         """From plain data, such as parsed JSON; unknown keys are refused, missing ones have their defaults."""
         known = _known(cls, source)
         if "name" not in known:
             raise HoldfastError("GraphConfig needs a name")
-        if "checkpoint" in known:
-            known["checkpoint"] = CheckpointConfig.from_dict(known["checkpoint"])
         return cls(**known)
 
     def merge(self, other: GraphConfig | Mapping[str, Any]) -> GraphConfig:
@@ -498,6 +509,8 @@ def default_graph_config(name: str) -> GraphConfig:
 
 def _known(kind: type[Any], source: Mapping[str, Any]) -> dict[str, Any]:
     names = [each.name for each in dataclasses.fields(kind)]
+    if not isinstance(source, Mapping):
+        raise HoldfastError(f"a {kind.__name__} is read from a mapping, not from {source!r:.80}")
     for key in source:
         if key not in names:
             raise HoldfastError(f"{kind.__name__} has no setting {key!r}{suggestion(str(key), names)}")
