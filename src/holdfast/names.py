@@ -114,7 +114,9 @@ PUBLIC: dict[str, dict[str, str]] = {
         "views.usage": "RunLedger",
     },
     "holdfast.web": {
+        "service.links": "AnswerLinks",
         "service.roles": "Caller Tokens",
+        "service.targets": "Target",
         "web.serving": "asgi",
     },
     "holdfast.workflows": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,8 @@ from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
 from holdfast.service import Caller, Service, Tokens
-from holdfast.service.links import AnswerLinks, KeyTooShort
+from holdfast.service.links import AnswerLinks, KeyTooShort, LinkRefused, refuse_late
+from holdfast.views.runs import run_pauses
 from holdfast.web import asgi
 from tests.web.browser import WAIT, chromium, listen_to_console, served, violations
 from tests.web.conftest import ANSWER, OPERATE, TOKENS, bearer
@@ -29,11 +32,20 @@ output: "{{ steps.why.output }}"
 """
 
 
+TIMED = """\
+workflow: {name: timed}
+steps:
+  - name: soon
+    ask: {prompt: "Now?", type: string, timeout: 1h}
+"""
+
+
 @pytest.fixture(scope="module")
 def links_of(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Any]:
     """A server with links, the client of a stranger, and what makes a link of a run."""
     place = tmp_path_factory.mktemp("links")
     (place / "rate.yaml").write_text(RATE)
+    (place / "timed.yaml").write_text(TIMED)
     service = Service(f"sqlite:///{place / 'runs.db'}", [folder, place])
     app = asgi(service=service, tokens=Tokens(TOKENS), hosts=("testserver",), links=AnswerLinks("k" * 32))
     with TestClient(app, raise_server_exceptions=False) as stranger:
@@ -118,6 +130,18 @@ def test_forged_used_and_other_links_are_refused_in_words(links_of: Any) -> None
     assert stranger.post(fresh, data={"answer": '"yes"'}).status_code == 410
     service.delete(other)
     assert stranger.get(others).status_code == 410
+
+
+def test_a_link_is_no_use_after_the_time_of_its_question(links_of: Any) -> None:
+    run, _ = links_of("timed")
+    service = links_of.service
+    [info] = service.store.runs(run=run)
+    [pause] = run_pauses(service.journal, info)
+    assert pause.until is not None
+    refuse_late(pause)
+    past = dt.datetime(2001, 2, 3, tzinfo=dt.UTC)
+    with pytest.raises(LinkRefused, match="too late to answer: the time was over at 2001-02-03 00:00 UTC"):
+        refuse_late(dataclasses.replace(pause, until=past))
 
 
 def test_only_operators_make_links_and_only_with_a_key(links_of: Any, tmp_path: Path) -> None:
