@@ -150,6 +150,21 @@ def test_a_later_snapshot_keeps_all_of_the_state(snapshots_soon: None, store: St
     assert check_store(store).is_fine
 
 
+def test_a_snapshot_does_not_stand_for_a_damaged_first_entry(
+    snapshots_soon: None, memory: MemoryStore
+) -> None:
+    """A repaired run would begin with the damaged entry, which its readers then trust."""
+    made(memory)
+    assert memory.snapshot("r", 1) is not None
+    del memory._runs["r"].entries[1:]
+    damage_entry(memory, "r", 1)
+
+    repair = repair_run(memory, "r")
+
+    assert repair.new_run is None and "nothing of it can be read" in str(repair.error)
+    assert [info.run for info in memory.runs()] == ["r"]
+
+
 def test_a_paused_run_keeps_its_question_and_its_messages(memory: Store) -> None:
     app = one(lambda state, ctx: {"log": [ctx.ask("well?")]}).compile(memory)
     app.invoke({"n": 1}, run_id="r")

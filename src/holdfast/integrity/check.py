@@ -141,7 +141,8 @@ class RunCheck:
             except _Damaged as error:
                 self._add(Part.JOURNAL, problem_of(error), entry.seq)
                 fold = None
-            before, fold = entry, fold or self._from_snapshot(entry)
+            # Readers of a journal that is not pruned begin with its first entry: no snapshot stands for that one.
+            before, fold = entry, fold or (self._from_snapshot(entry) if entry.seq > 1 else None)
             if fold is not None:
                 self._compare_beside(fold, entry)
         if before is None and not self.journal_is_damaged:

@@ -20,10 +20,10 @@ from tests.crash.flips import fill
 from tests.fuzz.choices import Choices, random_choices
 from tests.fuzz.target import Check, Target, Wrong, own_folder
 
-_NEVER = ("worker", "demo")
+_NEVER = ("worker", "serve", "mcp", "ui", "demo")
 """Commands that only end when they are told to, or are long."""
 
-_NEVER_OPTIONS = ("--follow", "-f", "--watch", "--wait", "--embedded", "--loop")
+_NEVER_OPTIONS = ("--web", "--follow", "-f", "--watch", "--wait", "--embedded", "--loop")
 _CODES = {0, 1, 2, 3, 4, 130, 143}
 _HOSTILE = (
     "", " ", "-", "--", "---", "-1", "0", "9" * 30, "9" * 5000, "1e999", "nan", "\udcff", "a\udc80", "é",
