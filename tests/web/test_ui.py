@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from holdfast.service import Service
 from holdfast.web import asgi
+from tests.cli.processes import call
 from tests.web.browser import WAIT, chromium, listen_to_console, served
 from tests.web.test_serve import serving
 
@@ -44,6 +45,12 @@ def test_ui_opens_a_run(tmp_path: Path, folder: Path) -> None:
     words = [sys.executable, "-m", "holdfast", "ui", "nothing", "--store", url, "--no-open"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1 and "nothing" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_web_and_no_open_are_refused_where_they_do_nothing(folder: Path) -> None:
+    for words in (["--web", "--dry-run"], ["--no-open"]):
+        done = call(folder, "run", "review.yaml", *words)
+        assert done.returncode == 2 and "--no-open is for --web" in done.stderr
 
 
 def test_a_run_is_shown_while_it_goes_and_until_ctrl_c(

@@ -114,6 +114,8 @@ def run(session: Session, options: Options) -> int:
         raise click.UsageError(
             "--continue takes neither --dry-run nor --reuse; `holdfast resume --plan` prints what would run"
         )
+    if (options.web and options.dry_run) or (options.no_open and not options.web):
+        raise click.UsageError("--web is for a run that is executed, and --no-open is for --web")
     workflow = load_workflow(options.workflow)
     name, status = _continued(session, workflow, options) if options.continues else (options.run_id, "")
     url, reused, inputs = _new_run(session, workflow, options, exists=bool(status))
@@ -127,10 +129,10 @@ def run(session: Session, options: Options) -> int:
     given: dict[str, Any] = {"run_id": name, "config": stored.config(workflow), "reuse": reused}
     given["if_exists"] = "resume" if options.continues else "fail"
     execution = Execution(workflow, app, url, how, kept_of(app, name) if status else None)
-    if status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
-        return execution.show(app.invoke(begun, **given))
 
     def execute() -> int:
+        if status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
+            return execution.show(app.invoke(begun, **given))
         return execution.execute(lambda observer: app.invoke(begun, observer=observer, **given), name)
 
     if options.web:
