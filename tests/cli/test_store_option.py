@@ -38,6 +38,25 @@ def test_the_older_variables_are_understood_too() -> None:
     assert of("sqlite", "sqlite:///x.db") == "sqlite:///x.db" and of("", "runs.db") == "runs.db"
 
 
+def test_a_backend_that_cannot_be_used_is_refused_and_not_replaced(tmp_path: Path) -> None:
+    """S2.19: a command never keeps runs in a file where the environment asks for a server."""
+    write(tmp_path, "chain.yaml", CHAIN)
+    for backend, problem in (
+        ("postgres", "WORKFLOW_CHECKPOINT_BACKEND=postgres needs postgresql://USER@HOST/DATABASE"),
+        ("redis", "unknown checkpoint store: redis (from WORKFLOW_CHECKPOINT_BACKEND)"),
+    ):
+        env = environment(WORKFLOW_CHECKPOINT_BACKEND=backend)
+        for words in (["run", "chain.yaml"], ["runs"]):
+            done = call(tmp_path, *words, env=env)
+            assert done.returncode != 0 and problem in done.stderr, done.stderr
+        assert not (tmp_path / ".holdfast").exists()
+    given = call(tmp_path, "run", "chain.yaml", "--store", "sqlite:///own.db", env=env)
+    assert (
+        "unknown checkpoint store" not in given.stderr
+        and f"--store sqlite:///{tmp_path}/own.db" in given.stderr
+    )
+
+
 def test_stores_are_the_same_if_their_places_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

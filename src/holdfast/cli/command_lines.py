@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import shlex
 import shutil
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.store_option import absolute_url, config_in, default_url, same_store
+from holdfast.errors import StoreError
 from holdfast.state.codec import Codec
 from holdfast.views.run_view import resume_call
 from holdfast.views.runs import recorded_app
@@ -157,7 +159,10 @@ def store_words(store: str) -> str:
 
 
 def _where(store: str) -> list[str]:
-    return [] if same_store(store, default_url()) else ["--store", absolute_url(store)]
+    with contextlib.suppress(StoreError):  # What the environment names may be none; the store was given then.
+        if same_store(store, default_url()):
+            return []
+    return ["--store", absolute_url(store)]
 
 
 def _pasteable(words: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from holdfast.journal.checkpoint_ids import is_checkpoint_id
 from holdfast.journal.journal import Journal
 from holdfast.journal.sealing import Seal
 from holdfast.state.codec import Codec
-from holdfast.stores import SQLITE_SUFFIXES, open_store
+from holdfast.stores import SQLITE_SUFFIXES, open_store, url_of_environment
 from holdfast.stores.base import (
     NAMESPACE_VARIABLE,
     check_namespace,
@@ -99,11 +99,10 @@ def _discreet(url: str) -> str:
 
 
 def _from_environment(environ: Mapping[str, str]) -> str:
-    url = environ.get("HOLDFAST_STORE", "")
-    backend, dsn = environ.get("WORKFLOW_CHECKPOINT_BACKEND", ""), environ.get("WORKFLOW_CHECKPOINT_DSN", "")
-    if url or not dsn or "://" in dsn:
-        return url or dsn
-    return {"sqlite": f"sqlite:///{dsn}", "file": f"file:{dsn}"}.get(backend.strip().lower(), dsn)
+    """Return the store that the environment names; refuse a backend that is not known, or lacks its address."""
+    backend = environ.get("WORKFLOW_CHECKPOINT_BACKEND", "").strip().lower()
+    is_usual = backend in ("", "sqlite", "memory") and not environ.get("WORKFLOW_CHECKPOINT_DSN")
+    return environ.get("HOLDFAST_STORE", "") if is_usual else url_of_environment(environ)
 
 
 def open_existing(url: str) -> Store:
