@@ -94,6 +94,7 @@ def test_a_delivery_is_noted_once_however_often_it_is_looked_for(
             each.look()
         names = {(info.workflow, info.tags) for info in one.deliveries.store.runs(limit=500)}
         assert names == {(name, (tag,)) for name in ("delivery", "position") for tag in ("all", "bad")}
+        assert len(one.deliveries.store.runs(workflow="delivery")) == 3
         one.close()
         other.close()
         with Webhooks(service, [target, target._replace(name="late")]) as late:
