@@ -37,6 +37,7 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }
 IMPORTED = """
 import asyncio
@@ -128,16 +129,15 @@ def has_server() -> bool:
 
 
 def install(peer: str, environments: Path) -> str:
-    """Return the interpreter of an environment that has a system, made if it is missing."""
-    folder = environments / peer
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
+    """Return the interpreter of an environment that has a system, made unless it is there and complete."""
+    folder, wanted = environments / peer, "\n".join(REQUIREMENTS[peer])
+    python, installed = folder / "bin" / "python", folder / "installed"
+    if not installed.exists() or installed.read_text("utf-8") != wanted:
+        venv.create(folder, with_pip=True, clear=True)
         command = [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS[peer]]
         if subprocess.run(command).returncode:
-            raise SystemExit(
-                f"cannot install {' '.join(REQUIREMENTS[peer])} into {folder}; remove it, and try again"
-            )
+            raise SystemExit(f"cannot install {', '.join(REQUIREMENTS[peer])} into {folder}")
+        installed.write_text(wanted, "utf-8")
     return str(python.absolute())
 
 
