@@ -8,15 +8,16 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream
 from holdfast.engine.context import Context
+from holdfast.engine.continuation import Existing
 from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention, Settings
-from holdfast.errors import GraphInvalid, HoldfastError, Remedy, RunFinished, RunPaused
+from holdfast.errors import AnswerRejected, GraphInvalid, HoldfastError, Remedy, RunFinished, RunPaused
 from holdfast.events import ObserverLike, resolve_observer
 from holdfast.functions.call_attempts import _current
 from holdfast.functions.calls import Calls, StepNodes, current_calls, current_context, steps_graph
@@ -167,7 +168,12 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         how, given, left = self._how(run_id, if_exists), self.bound(args, kwargs), dict(answers or {})
         watched: dict[str, Any] = {"observer": observer, "progress": progress}
         with self._naming_itself():
-            outcome = self.app.invoke(given, **how, **watched)
+            outcome = None
+            if self._takes_answers(given, how, left):
+                with suppress(AnswerRejected, RunFinished):  # It waits for some of them only, or for none.
+                    outcome, left = self.app.resume(how["run_id"], answers=left, **watched), {}
+            if outcome is None:
+                outcome = self.app.invoke(given, **how, **watched)
             while now := _answers_to(outcome, left):
                 outcome = self.app.resume(outcome.run_id, answers=now, **watched)
             return self._result(outcome)
@@ -184,10 +190,27 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         """As `run`, in the running event loop."""
         how, given, left = self._how(run_id, if_exists), self.bound(args, kwargs), dict(answers or {})
         with self._naming_itself():
-            outcome = await self.app.ainvoke(given, observer=observer, **how)
+            outcome = None
+            if self._takes_answers(given, how, left):
+                with suppress(AnswerRejected, RunFinished):
+                    outcome = await self.app.aresume(how["run_id"], answers=left, observer=observer)
+                    left = {}
+            if outcome is None:
+                outcome = await self.app.ainvoke(given, observer=observer, **how)
             while now := _answers_to(outcome, left):
                 outcome = await self.app.aresume(outcome.run_id, answers=now, observer=observer)
             return self._result(outcome)
+
+    def _takes_answers(
+        self, given: Mapping[str, Any], how: Mapping[str, Any], answers: Mapping[str, Any]
+    ) -> bool:
+        """Return whether there is a run that may wait for answers; refuse other arguments than it began with."""
+        if not answers or how.get("if_exists") != "resume":
+            return False
+        found = Existing.find(self.app._runner, how["run_id"], "resume")
+        if found is not None:
+            found.refuse_other_input(given)
+        return found is not None
 
     def _how(self, run_id: str | None, if_exists: str | None) -> dict[str, Any]:
         """Return how a run is started: one that has an id may be there already."""
