@@ -526,6 +526,39 @@ def test_executors_run_steps_elsewhere_and_once(memory: Store) -> None:
     assert seen.count(1) == 8
 
 
+def test_sync_and_async_functions_call_each_other_whatever_their_threads_wait_for(memory: Store) -> None:
+    @step(timeout=60)
+    def watched(n: int) -> int:
+        return n + 1
+
+    @workflow
+    async def inner(n: int) -> list[int]:
+        return [watched(n), await triple(n)]
+
+    @workflow
+    def outer(n: int) -> list[Any]:
+        return [inner(n), watched(n), double.map([n])]
+
+    def blocking() -> list[Any]:
+        with ThreadPoolExecutor(2) as threads:
+            return [*threads.map(carried(watched), range(2)), *threads.map(carried(triple), range(2))]
+
+    @workflow(store=memory)
+    async def job_async() -> list[Any]:
+        aside = await asyncio.gather(*(asyncio.to_thread(outer, n) for n in range(3)))
+        return [outer(1), blocking(), aside, await inner(1)]
+
+    @workflow(store=memory)
+    def job() -> list[Any]:
+        return [outer(1), blocking(), [outer(n) for n in range(3)], inner(1)]
+
+    def made(n: int) -> list[Any]:
+        return [[n + 1, 3 * n], n + 1, [2 * n]]
+
+    expected = [made(1), [1, 2, 0, 3], [made(n) for n in range(3)], [2, 3]]
+    assert job.run() == job_async.run() == expected
+
+
 def test_a_pause_cannot_be_swallowed(memory: Store) -> None:
     @workflow(store=memory)
     def careless() -> int:

@@ -6,9 +6,10 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast import clock
@@ -443,16 +444,18 @@ class Calls:
             await attempt.run()
 
     def wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Return what a coroutine comes to, from a sync function: in the run's event loop, or beside it."""
+        """Return what a coroutine comes to, from a sync function.
+
+        Not in the run's event loop, which a function that waits, be it for its own threads, may block; nor in one that
+        another call waits for.
+        """
         loop = self.host._loop
         if loop is None or loop.is_closed():
             work.close()
             raise StopSignal
-        if threading.get_ident() == self.host.thread:
-            loop = _beside()
-        # What ends the run's own event loop ends the run; the other one goes on for others.
-        ends = () if loop is not self.host._loop else (KeyboardInterrupt, SystemExit)
-        value, error = asyncio.run_coroutine_threadsafe(_settled(work, ends), loop).result()
+        beside = _idle_loop()
+        value, error = asyncio.run_coroutine_threadsafe(_settled(work), beside).result()
+        _idle_loops.append(beside)  # After an exception here it may still be at work.
         if error is not None:
             raise error
         return value
@@ -634,22 +637,35 @@ def _handled(error: BaseException) -> Iterator[BaseException]:
         at = at.__context__
 
 
-async def _settled(
-    work: Coroutine[Any, Any, Any], ends: tuple[type[BaseException], ...]
-) -> tuple[Any, BaseException | None]:
-    """Return what a coroutine comes to, or what it raises, unless that is to end the event loop."""
+async def _settled(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """Return what a coroutine comes to, or what it raises, which ends no event loop."""
     try:
         return await work, None
     except BaseException as error:
         task = asyncio.current_task()
-        if isinstance(error, (GeneratorExit, *ends)) or (task is not None and task.cancelling()):
+        if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
             raise
         return None, error
 
 
-@functools.cache
-def _beside() -> asyncio.AbstractEventLoop:
-    """Return an event loop in a thread of its own, for steps that must be watched while a function blocks the other."""
+_idle_loops: list[asyncio.AbstractEventLoop] = []
+"""Event loops in threads of their own, for steps that must be watched while a function waits for them."""
+
+
+def _idle_loop() -> asyncio.AbstractEventLoop:
+    with suppress(IndexError):
+        return _idle_loops.pop()
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="holdfast-beside", daemon=True).start()
+    threading.Thread(target=_serve, args=(loop,), name="holdfast-beside", daemon=True).start()
     return loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop for ever; what a task raises to end it is given to those who wait for the task."""
+    while True:
+        with suppress(KeyboardInterrupt, SystemExit):
+            loop.run_forever()
+
+
+if hasattr(os, "register_at_fork"):  # A forked child has none of the threads.
+    os.register_at_fork(after_in_child=_idle_loops.clear)
