@@ -681,6 +681,40 @@ def test_a_finished_step_is_never_given_for_other_arguments(store: Store) -> Non
     assert job.resume("r") == 5 and seen == [1]
 
 
+@pytest.mark.parametrize("kind", ["tasks", "threads"])
+def test_calls_in_tasks_and_threads_are_told_apart_by_their_arguments_in_whatever_order(
+    memory: Store, kind: str
+) -> None:
+    """Functions: what is finished is kept, and is nobody else's, if a resume comes to the calls in another order."""
+    order, fails = [[2, 1, 3], [3, 1, 2]], [True]
+
+    @step
+    def charge(n: int) -> int:
+        seen.append(n)
+        if n == 1 and fails:
+            raise OSError("no answer")
+        return n * 10
+
+    async def process(n: int, turn: asyncio.Event, then: asyncio.Event) -> int:
+        await turn.wait()
+        result = charge(n) if kind == "tasks" else await asyncio.to_thread(charge, n)
+        then.set()
+        return result
+
+    @workflow(store=memory)
+    async def job() -> list[int]:
+        turns = [asyncio.Event() for _ in range(4)]
+        turns[0].set()
+        places = {n: place for place, n in enumerate(order.pop(0))}
+        return await asyncio.gather(*(process(n, turns[places[n]], turns[places[n] + 1]) for n in (1, 2, 3)))
+
+    with pytest.raises(ExecutionError, match="no answer"):
+        job.run(run_id="r")
+    assert seen == [2, 1]
+    fails.clear()
+    assert job.run(run_id="r") == [10, 20, 30] and seen == [2, 1, 3, 1]
+
+
 def test_threads_of_a_workflow_call_steps_of_it(memory: Store) -> None:
     @workflow(store=memory)
     def job() -> list[int]:

@@ -171,6 +171,7 @@ class Calls:
         self._under_way: set[object] = set()
         """What stands for each call that is not over."""
         self._is_over = False
+        self._begun_in = _place()
         self.left: BaseException | None = None
         """Why the function is to be left: a pause, a command, a save that failed."""
 
@@ -201,15 +202,28 @@ class Calls:
         known = None if frame is None or name in self._claimed else frame.active.get(name)
         if known is not None and _digest(known) != call.digest:
             other = self._unclaimed(node, key, call.digest)
-            known = self._changed(known, call) if other is None else other
+            if other is None and self._is_aside():
+                known, name, number = None, *self._free(node, key, number)
+            else:
+                known = self._changed(known, call) if other is None else other
         elif known is None and frame is not None:
             known = self._unclaimed(node, key, call.digest)
-            while known is None and (name in self._claimed or name in frame.active):
-                number += 1
-                name = step_id(self.path, node, number, key)
+            if known is None:
+                name, number = self._free(node, key, number)
         name, number = (name, number) if known is None else (known.id, known.visit)
         self._claimed.add(name)
         return Claimed(call, known, name, number)
+
+    def _free(self, node: str, key: str | None, number: int) -> tuple[str, int]:
+        """Return the id and the number of a new step: the first that no other step has."""
+        active = self.host.run.frames[self.path].active
+        while (name := step_id(self.path, node, number, key)) in self._claimed or name in active:
+            number += 1
+        return name, number
+
+    def _is_aside(self) -> bool:
+        """Return whether this is a task or a thread beside the function's own: the order of its calls is by chance."""
+        return _place() != self._begun_in
 
     def _unclaimed(self, node: str, key: str | None, digest: str) -> Step | None:
         """Return a recorded step with these arguments that no call has claimed."""
@@ -550,7 +564,8 @@ class Calls:
     # The end.
 
     def begin(self) -> None:
-        """Let this process know that the function runs."""
+        """Let this process know that the function runs, here."""
+        self._begun_in = _place()
         _executing.add(self)
 
     def wait_until_idle(self) -> None:
@@ -605,6 +620,12 @@ class Calls:
                 if id(raised) in causes and step.status == DONE:
                     self.host.saving.record(StepFailed(name, step.attempt, fault_of(raised)))
         return error
+
+
+def _place() -> tuple[int, asyncio.Task[Any] | None]:
+    """Return the thread and the task at hand."""
+    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+    return threading.get_ident(), task
 
 
 def _digest(step: Step) -> str:
