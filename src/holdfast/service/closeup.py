@@ -154,7 +154,7 @@ class CloseReader(Reader):
         if found is None:
             config = self.journal.load(info, ViewCodec()).run.config
             found = Waterfall(self.journal, run_id, of_file=b"workflow_file" in config)
-        found.read()
+        self.journal.read_whole(run_id, found.read)
         yield found.spans
         with self._lock:
             self._waterfalls[run_id, info.key] = found
