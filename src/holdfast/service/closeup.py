@@ -230,12 +230,16 @@ class CloseReader(Reader):
         size = checked_limit(limit)
         while True:
             start = max(0, end[0] - size - 1)
-            found = [each for each in self.follow(run_id, start).read_until(end[0]) if _place(each) < end]
+            found = self.journal.read_whole(run_id, partial(self._between, run_id, start, end))
             if len(found) > limit or not start:
                 break
             size *= 8
         shown = found[-limit:]
         return {"events": shown, "before": shown[0]["id"] if len(found) > len(shown) else None}
+
+    def _between(self, run_id: str, start: int, end: tuple[int, int]) -> list[dict[str, Any]]:
+        """Return the events after an entry, up to an event."""
+        return [each for each in self.follow(run_id, start).read_until(end[0]) if _place(each) < end]
 
     def _is_continued(self, run_id: str) -> bool:
         """Return whether a process that waited for an answer goes on with its run by itself."""
