@@ -28,12 +28,6 @@ class Doomed:
         self._process.start()
         listening.close()
 
-    @property
-    def was_killed(self) -> bool:
-        """Whether it killed itself."""
-        self._process.join(0.01)
-        return self._process.exitcode == -signal.SIGKILL
-
     def end(self) -> None:
         """Kill it, if it did not do so itself."""
         self._process.kill()
