@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast import open_store, stores
+from holdfast.engine.runner import known_apps
 from holdfast.stores.base import Store
 from holdfast.stores.postgres.embedded import Programs
 from tests.graphs import Heard
@@ -77,8 +79,9 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
 
 @pytest.fixture(autouse=True)
 def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test meets the runs of another in the store in memory that a process shares."""
+    """No test meets the runs of another in the store in memory that a process shares, nor its apps."""
     monkeypatch.setattr(stores, "_memory", {})
+    monkeypatch.setattr(known_apps, "_in_use", weakref.WeakValueDictionary())
 
 
 @pytest.fixture(params=["memory", "sqlite", "file", "postgres"])

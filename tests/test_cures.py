@@ -87,6 +87,8 @@ ELSEWHERE = {
     ("service/service.py", "list_workflows"): "tests/service/test_service.py",
     ("service/service.py", "answer"): "tests/service/test_service.py",
     ("service/service.py", "cancel"): "tests/service/test_service.py",
+    ("web/pages/run_actions.py", "holdfast resume"): "tests/capsules/test_untrusted_runs.py: at a terminal",
+    ("web/pages/run_actions.py", "holdfast capsule import"): "tests/web/test_run_page.py: a run is exported",
     ("web/context.py", "holdfast ui"): "tests/web/test_serve.py",
     ("web/app.py", "holdfast ui"): "tests/web/test_serve.py",
     ("integrity/repair.py", "holdfast store fsck"): "no advice: it is who wrote a record",
@@ -908,8 +910,8 @@ def a_function_that_waits(bench: Bench) -> None:
         return str(holdfast.ask("Publish?", choices=["yes", "no"]))
 
     told = failed(lambda: asking.run(run_id="r"), RunPaused)
-    call = told[told.index("app.answer(") :].replace("…", "'yes'")
-    eval(call, {"app": asking.app})
+    call = told[told.index("asking.resume(") :].replace("…", "'yes'")
+    assert eval(call, {"asking": asking}) == "yes"
     assert asking.run(run_id="r") == "yes"
 
     is_pausing = True

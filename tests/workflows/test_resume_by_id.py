@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 import warnings
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,6 @@ print(out.status, out.run_id, out.stats.steps_run)
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(known_apps, "_registered", {})
-    monkeypatch.setattr(
-        known_apps, "_in_use", weakref.WeakValueDictionary()
-    )  # Those of other tests may be in use.
     yield
     gc.collect()
 

@@ -349,16 +349,14 @@ class Reader:
 
     def events(self, run_id: str, after: str | int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the events of a run after one of them; `id` is `SEQ.N`, the n-th event of an entry of the journal."""
-        found: list[dict[str, Any]] = []
-        for each in self.follow(run_id, after).read():
-            found.append(each)
-            if limit is not None and len(found) >= limit:
-                break
-        return found
+        return self.journal.read_whole(
+            run_id, lambda: list(itertools.islice(self.follow(run_id, after).read(), limit))
+        )
 
     def follow(self, run_id: str, after: str | int | None = 0) -> Following:
         """Return a position in the events of a run, to read on from as the run goes on; `None` is its end now."""
-        return Following(self.journal, self._info(run_id).run, after)
+        run = self._info(run_id).run
+        return self.journal.read_whole(run, lambda: Following(self.journal, run, after))
 
     # Graphs.
 
