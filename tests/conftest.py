@@ -21,6 +21,8 @@ settings.register_profile("at any speed", deadline=None, suppress_health_check=[
 settings.load_profile("at any speed")
 
 LONGEST = (
+    "web/test_idempotency.py",
+    "web/test_run_page.py",
     "test_static.py",
     "crash/test_boundaries.py",
     "docs/test_docs.py",
@@ -36,6 +38,14 @@ LONGEST = (
     "engine/test_executors.py",
     "engine/time_travel/test_properties.py",
     "test_coverage_gate.py",
+    "testing/test_crash_everywhere.py",
+    "proof/test_async_exceptions.py",
+    "docs/test_console_blocks.py",
+    "docs/test_tutorials.py",
+    "web/test_pages.py",
+    "web/test_runs_page.py",
+    "crash/test_kills.py",
+    "functions/test_crash_everywhere.py",
 )
 """Files that take longest; they come first, so that no worker is left alone with one at the end."""
 

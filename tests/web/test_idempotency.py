@@ -130,6 +130,8 @@ def test_a_request_acts_once_though_the_server_is_killed_in_the_middle_of_it(
             assert first.status_code == 200, first.text
             assert changes(made, events_of(reader), run) == expected, moment
             assert sent(server.api, command, run, key).json() == first.json()
+        if kills > 1:  # Once is enough for each command: a server that knows no replies any more.
+            continue
         with Doomed(url, folder) as server:
             again = sent(server.api, command, run, key)
             assert again.status_code == 200, again.text

@@ -488,7 +488,7 @@ PATHS = (
 )
 
 
-@pytest.mark.parametrize(("scheme", "width", "step"), [("light", 1280, 1), ("dark", 360, 2)])
+@pytest.mark.parametrize(("scheme", "width", "step"), [("light", 1280, 1), ("dark", 360, 4)])
 def test_pages_are_accessible_and_fit(
     browser: Browser, address: str, scheme: Any, width: int, step: int
 ) -> None:
