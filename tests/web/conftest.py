@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 from starlette.testclient import TestClient
 
 from holdfast.web import Caller, Tokens, asgi
 from tests.service.conftest import BROKEN, GREET, REVIEW
+from tests.web.browser import chromium
 
 OPERATE, ANSWER, READ, OTHER = ("operate-" * 3, "answer-" * 3, "read-" * 4, "other-" * 4)
 TOKENS = (
@@ -22,6 +24,13 @@ TOKENS = (
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser of a module's own: it has an event loop, which async tests of other modules must not meet."""
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

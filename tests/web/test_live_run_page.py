@@ -16,7 +16,7 @@ from holdfast.service import Service
 from holdfast.web import asgi
 from tests.cli.processes import Session
 from tests.service.conftest import REVIEW
-from tests.web.browser import WAIT, chromium, listen_to_console, served
+from tests.web.browser import WAIT, listen_to_console, served
 
 expect.set_options(timeout=WAIT)
 SLOW = "workflow: {name: slow}\nsteps:\n" + "".join(
@@ -46,12 +46,6 @@ def service(tmp_path_factory: pytest.TempPathFactory, place: Path) -> Service:
 def address(service: Service) -> Iterator[str]:
     with served(asgi(service=service)) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture

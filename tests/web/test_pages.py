@@ -19,7 +19,7 @@ from holdfast.journal.checkpoint_ids import new_run_key
 from holdfast.service import Service
 from holdfast.stores.base import Append
 from holdfast.web import asgi
-from tests.web.browser import WAIT, chromium, listen_to_console, served, violations
+from tests.web.browser import WAIT, listen_to_console, served, violations
 from tests.web.conftest import READ, bearer
 
 expect.set_options(timeout=WAIT)
@@ -51,12 +51,6 @@ def service(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Service:
 def address(service: Service) -> Iterator[str]:
     with served(asgi(service=service)) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from holdfast import END, START, StateGraph
 from holdfast.service import Service
 from holdfast.web import asgi
-from tests.web.browser import WAIT, chromium, listen_to_console, served, violations
+from tests.web.browser import WAIT, listen_to_console, served, violations
 from tests.web.conftest import ANSWER, READ, bearer
 
 expect.set_options(timeout=WAIT)
@@ -80,12 +80,6 @@ def divide(state: Any, ctx: Any) -> dict[str, Any]:
 def program(name: str, function: Any) -> Any:
     graph = StateGraph(dict, name=name).add_node(name, function)
     return graph.add_edge(START, name).add_edge(name, END).compile(None)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

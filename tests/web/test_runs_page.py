@@ -13,16 +13,10 @@ from playwright.sync_api import Browser, Page, expect
 from holdfast.service import Service, reading
 from holdfast.web import asgi
 from holdfast.web.pages.statics import FOLDER
-from tests.web.browser import WAIT, chromium, listen_to_console, served, violations
+from tests.web.browser import WAIT, listen_to_console, served, violations
 
 expect.set_options(timeout=WAIT)
 HOSTILE = "<img src=x onerror=alert(1)>'\"&/../%2F?#{{7*7}}"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
-import pytest
 from playwright.sync_api import Browser, expect
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -19,16 +17,10 @@ from starlette.routing import Route
 from holdfast.service import Service
 from holdfast.web import asgi
 from tests.cli.processes import call
-from tests.web.browser import WAIT, chromium, listen_to_console, served
+from tests.web.browser import WAIT, listen_to_console, served
 from tests.web.test_serve import serving
 
 expect.set_options(timeout=WAIT)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 def test_ui_opens_a_run(tmp_path: Path, folder: Path) -> None:

@@ -215,7 +215,7 @@ class Discreet(Context):
 
 
 class Streaming:
-    """Hands on a text as it comes. Where there are secrets it is whole lines, lest one comes in pieces."""
+    """Hands on a text as it comes. Where there are secrets it is whole lines, so that none of them comes in pieces."""
 
     def __init__(self, resources: Resources, stream: Callable[[str], None], waits: bool = False) -> None:
         self._resources, self._stream = resources, stream
