@@ -104,7 +104,7 @@ def test_calls_of_a_function_that_run_at_once_are_done_when_the_last_one_is() ->
     for number in (1, 2, 3):
         live.on_event(Event("node.start", "r1", "fetch", {"step": f"report#1/fetch#{number}", "attempt": 1}))
     live.on_event(Event("node.complete", "r1", "fetch", {"step": "report#1/fetch#2", "seconds": 0.1}))
-    assert re.search(r"[⠋-⠿] fetch .* 1 of 3 done", drawn(live))
+    assert re.search(r"[⠁-⣿] fetch .* 1 of 3 done", drawn(live))
 
     for number in (1, 3):
         live.on_event(
