@@ -101,7 +101,8 @@ def test_a_delivery_is_noted_once_however_often_it_is_looked_for(
             more = service.execute("greet", {"name": "y"}, wait=60)["run_id"]
             got = receiver.wait(lambda got: len(got) == 4)
             late._save("late", 1.0)
-            assert sorted(name for name, _ in late._positions()) == ["all", "bad", "late"]
+            # Its own thread may be replacing its position just now.
+            assert {name for name, _ in late._positions()} == {"all", "bad", "late"}
     assert sorted(each["run_id"] for each in got) == sorted([done, failed, more, more])
     assert "token=hidden" not in caplog.text
 
