@@ -96,6 +96,7 @@ SAMPLES: list[Record] = [
     StepStarted("a#1", 2),
     StepCalled("body#1", "fetch", 2, "k/1", (put("digest", "ab"), put("arguments", {"n": 1}))),
     StepCalled("body#1", "fetch", 1),
+    StepCalled("body#1", "fetch", 3, None, (put("digest", "ab"),), True),
     FrameOpened("sub#1", ("n", "log"), (put("n", 1),), (Target("x"), ITEM), ("log",)),
     StepFinished("a#1", tuple(put("k", [1], kind, 2) for kind in OP_KINDS), (Target("b"), ITEM), 1.5),
     StepFinished("sub#1", promoted=True),

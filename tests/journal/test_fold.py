@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import RunStatus
 from holdfast.journal.encoding import Track, decode_records, decode_run, encode_run
-from holdfast.journal.fold import apply, fold
+from holdfast.journal.fold import apply, fold, parts_of
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import (
     Answered,
@@ -29,6 +29,7 @@ from holdfast.journal.records import (
     StateEdited,
     Steered,
     StepAdvanced,
+    StepCalled,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -104,14 +105,28 @@ def test_changes_show_only_when_the_wave_ends_and_in_node_order() -> None:
 def test_moving_on_is_finishing_a_step_and_a_wave_and_starting_the_next(visits: int) -> None:
     earlier = [*begun("a", n=1), StepStarted("a#1", 1)]
     for visit in range(1, visits + 1):
-        earlier += StepAdvanced(f"a#{visit}", (), f"a#{visit + 1}", 0.5).parts()
+        earlier += parts_of(StepAdvanced(f"a#{visit}", (), f"a#{visit + 1}", 0.5))
     moved = StepAdvanced(f"a#{visits + 1}", (put("n", 5), put("log", ["x"], "append")), "b#1", 0.25)
 
-    short, long = folded([*earlier, moved]), folded([*earlier, *moved.parts()])
+    short, long = folded([*earlier, moved]), folded([*earlier, *parts_of(moved)])
 
     short.updated_at = long.updated_at
     assert encode_run(short, Track(), CODEC) == encode_run(long, Track(), CODEC)
     assert statuses(short) == {"b#1": "running"} and state(short) == {"n": 5, "log": ["x"]}
+
+
+@pytest.mark.parametrize("key", [None, "k/1"])
+def test_a_call_that_starts_at_once_is_a_call_and_the_start_of_its_step(key: str | None) -> None:
+    earlier = [*begun("a", n=1), StepStarted("a#1", 1)]
+    called = StepCalled("a#1", "fetch", 2, key, (put("digest", "ab"),), starts=True)
+
+    short, long = folded([*earlier, called]), folded([*earlier, *parts_of(called)])
+
+    short.updated_at = long.updated_at
+    assert encode_run(short, Track(), CODEC) == encode_run(long, Track(), CODEC)
+    (step,) = short.frames["a#1"].active.values()
+    assert (step.status, step.attempt, step.tried) == ("running", 1, 1)
+    assert folded([*earlier, called._replace(starts=False)]).step(step.id).status == "ready"
 
 
 def test_what_a_wave_reduced_comes_after_the_steps_own_changes() -> None:

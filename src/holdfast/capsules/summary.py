@@ -21,8 +21,9 @@ from holdfast.errors import CapsuleInvalid, CapsuleLocked, CodecError, problem_o
 from holdfast.graph.graph import is_outline
 from holdfast.journal.encoding import HEAD as WIRE_HEAD
 from holdfast.journal.encoding import Track, decode_run
+from holdfast.journal.fold import parts_of
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import Forked, Record, RunEnded, StepAdvanced
+from holdfast.journal.records import Forked, Record, RunEnded
 from holdfast.journal.run_state import RunState, Step
 from holdfast.journal.sealing import CHAIN_BYTES, Seal, is_sealed
 from holdfast.stores.base import Entry, Snapshot
@@ -186,7 +187,7 @@ class _Fold:
                 continue
             for record in self._journal.records(self._capsule.info, entry, self._track, self._codec):
                 check_record(record)
-                for part in record.parts() if isinstance(record, StepAdvanced) else (record,):
+                for part in parts_of(record):
                     tallies.take(part, entry.at)
             self._check_size(self._track.live)
             if entry.mark is not None:

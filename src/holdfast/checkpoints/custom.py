@@ -23,8 +23,8 @@ from holdfast.engine.owner import active_runs, describe, is_alive
 from holdfast.errors import CheckpointNotFound, CorruptJournal, HoldfastError, StoreError
 from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.encoding import Track
+from holdfast.journal.fold import parts_of
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import StepAdvanced
 from holdfast.journal.run_state import RunState
 from holdfast.state.codec import TolerantCodec
 from holdfast.state.state import State, origin_of
@@ -408,8 +408,8 @@ class _Growing:
         journal, self.is_current = Journal(store), False
         for entry in found.between(self._seq, None):
             records = journal.records(found.info, entry, self._track, self._codec)
-            parts = [record.parts() if isinstance(record, StepAdvanced) else (record,) for record in records]
-            self._reading.take(entry, list(itertools.chain(*parts)))
+            parts = [part for record in records for part in parts_of(record)]
+            self._reading.take(entry, parts)
             self._seq = entry.seq
         self._reading.info, self.is_current = found.info, True
         return self._reading.data(marked.seq if marked else 0, marked.at if marked else found.info.created_at)

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import clock
 from holdfast.engine.context import Context, Terminated
-from holdfast.engine.decide import Meaning, ParallelWrite, ParallelWrites, RouteFailed, meaning, qualified
+from holdfast.engine.decide import (
+    Meaning,
+    ParallelWrite,
+    ParallelWrites,
+    RouteFailed,
+    meaning,
+    output_of,
+    qualified,
+)
 from holdfast.engine.once import BodyLeft, PauseSignal, StepInterrupted, StopSignal, doubt_pause
 from holdfast.errors import CircuitOpen, CodecError, ExecutorLost, StepTimeout, StoreError, problem_of
 from holdfast.graph.graph import AFTER_A_LOSS, RESULTS, CircuitBreaker, Node, base_name
@@ -43,6 +51,10 @@ else:
     branches = LazyModule("graph.branches")
 
 logger = logging.getLogger("holdfast")
+
+
+_PLAIN = frozenset({dict, list, tuple, str, bytes, int, float, bool, type(None)})
+"""Types of what nodes mostly return, which nobody awaits."""
 
 
 class Attempt:
@@ -81,6 +93,9 @@ class Attempt:
     def run_here(self) -> None:
         """Run a sync node in this thread. `KeyboardInterrupt` and the like are passed on."""
         loop = asyncio._get_running_loop()
+        if loop is None:
+            self.run_inline()
+            return
         # A sync node may run an event loop of its own here just as it may in a worker thread.
         asyncio._set_running_loop(None)
         try:
@@ -93,7 +108,7 @@ class Attempt:
         begun, context, is_over = clock.perf_counter(), self.context, True
         try:
             value = self.call()
-            if type(value) is not dict and inspect.isawaitable(value):
+            if type(value) not in _PLAIN and inspect.isawaitable(value):
                 is_over = False
                 self.value, self.seconds = value, -1.0
                 return
@@ -290,6 +305,8 @@ class Results:
 
     def _meaning(self, step: Step, value: Any, given: State | None, frame: Frame) -> Meaning:
         """Return the changes and the next nodes that a step's value asks for; raise if they cannot be applied."""
+        if frame.is_body:
+            return output_of(self._host.codec, value), None
         graph = self._graph.at(step.frame)
         ops, goto = meaning(graph, self._host.codec, frame, step, value, given)
         self._writes.check(graph, frame, step, ops)

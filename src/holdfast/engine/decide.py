@@ -29,7 +29,7 @@ from holdfast.journal.run_state import (
     Write,
 )
 from holdfast.state.codec import Codec
-from holdfast.state.ops import Op, make_op
+from holdfast.state.ops import SCALARS, UNREAD, Op, make_op
 from holdfast.state.schema import EVERYWHERE, Certain, Schema, as_mapping
 from holdfast.state.state import State, changed_since
 from holdfast.values import END, RunStatus, step_label
@@ -367,11 +367,17 @@ def meaning(graph: Graph, codec: Codec, frame: Frame, step: Step, value: Any, gi
     """
     node = graph.nodes[step.node]
     if frame.is_body:
-        return (Op("set", OUTPUT, codec.encode(value), codec=codec),), None
+        return output_of(codec, value), None
     ops, goto = _asked(graph, node, codec, frame, step, value, given)
     if node.clears:
         ops = (*ops, *(Op("drop", key, b"") for key in node.clears if key in frame.cells))
     return ops, goto
+
+
+def output_of(codec: Codec, value: Any) -> tuple[Op, ...]:
+    """Return what is recorded of a value that a step of a function returned."""
+    known = value if type(value) in SCALARS else UNREAD
+    return (Op("set", OUTPUT, codec.encode(value), known, codec=codec),)
 
 
 def _asked(

@@ -318,6 +318,24 @@ class LeaseCheck:
             self._seen = lapses
 
 
+class Storing:
+    """A block in which something of a step is stored: an error of that is noted as none of the step's."""
+
+    __slots__ = ("_context", "_host")
+
+    def __init__(self, host: StepHost, context: Context | None) -> None:
+        self._host, self._context = host, context
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (ExecutionError, RunConflict, StoreError)):
+            if self._context is not None and (self._context._is_over or self._host.has_left_run):
+                raise StopSignal from None
+            self._host.unsaved.append(error)
+
+
 class StepHost:
     """What the steps of an execution share: the run, its records on their way to the store, and whether to stop."""
 
@@ -439,16 +457,9 @@ class StepHost:
             if inline:
                 self.inline = True
 
-    @contextmanager
-    def storing(self, context: Context | None = None) -> Iterator[None]:
+    def storing(self, context: Context | None = None) -> Storing:
         """Store something of a step in this block: an error of that is not the step's failure."""
-        try:
-            yield
-        except (ExecutionError, RunConflict, StoreError) as error:
-            if context is not None and (context._is_over or self.has_left_run):
-                raise StopSignal from None
-            self.unsaved.append(error)
-            raise
+        return Storing(self, context)
 
     def spent(self) -> float:
         """Return the US dollars that the run's steps are known to have spent."""

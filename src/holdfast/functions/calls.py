@@ -8,19 +8,19 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast import clock
 from holdfast.engine.attempt import fault_of
 from holdfast.engine.context import Context
-from holdfast.engine.decide import AskWhat, Reconcile, RefuseStep, SkipStep, Start, next_of
+from holdfast.engine.decide import AskWhat, Reconcile, RefuseStep, SkipStep, Start, next_of, output_of
 from holdfast.engine.loop import Execution
 from holdfast.engine.once import BodyLeft, StopSignal
 from holdfast.errors import HoldfastError, Remedy, StepChanged
 from holdfast.functions.call_attempts import CallAttempt, WholeCall, _current
-from holdfast.functions.recorded_errors import error_data, error_of
+from holdfast.functions.recorded_errors import error_chain, error_data, error_of, handled_errors
 from holdfast.functions.saving import BodySaving
 from holdfast.graph.graph import Graph, Node
 from holdfast.journal.records import Paused, StepCalled, StepFailed, StepFinished, StepStarted
@@ -28,7 +28,6 @@ from holdfast.journal.run_state import (
     DONE,
     FAILED,
     IN_DOUBT,
-    OUTPUT,
     READY,
     RETRYING,
     RUNNING,
@@ -208,7 +207,7 @@ class Calls:
                 known = self._changed(known, call) if other is None else other
         elif known is None and frame is not None:
             known = self._unclaimed(node, key, call.digest)
-            if known is None:
+            if known is None and name in self._claimed:
                 name, number = self._free(node, key, number)
         name, number = (name, number) if known is None else (known.id, known.visit)
         self._claimed.add(name)
@@ -271,28 +270,36 @@ class Calls:
         """Return what a call comes to, in a sync function."""
         if claimed.step is not None and claimed.step.status == DONE:
             return self._output(claimed.step)
-        with self._running(claimed.call.function.asks):
-            step = self._begun(claimed)
-            while self._must_run(step, claimed):
+        under_way = object()
+        try:
+            step, runs = self._begin(under_way, claimed, claimed.call.function.asks)
+            while runs:
                 self.saving.save(step)
                 attempt = self._attempt(step, claimed.call)
                 self._run_here(attempt)
                 if delay := self._take(attempt):
                     self._wait(delay)
+                runs = step.status != DONE and self._runs_again(step, claimed)
             return self._output(step)
+        finally:
+            self._ended(under_way)
 
     async def run_async(self, claimed: Claimed, aside: bool = False) -> Any:
         """As `run`, in the event loop; with `aside` sync functions run in threads of their own."""
         if claimed.step is not None and claimed.step.status == DONE:
             return self._output(claimed.step)
-        with self._running():
-            step = self._begun(claimed)
-            while self._must_run(step, claimed):
+        under_way = object()
+        try:
+            step, runs = self._begin(under_way, claimed)
+            while runs:
                 await self.saving.save_async(step)
                 attempt = self._attempt(step, claimed.call)
                 if delay := await self._shielded(self._tried(attempt, aside)):
                     await asyncio.sleep(delay)
+                runs = step.status != DONE and self._runs_again(step, claimed)
             return self._output(step)
+        finally:
+            self._ended(under_way)
 
     def run_aside(self, claimed: Claimed) -> Coroutine[Any, Any, Any]:
         """As `run_async`, where a sync function runs in a thread of its own."""
@@ -322,45 +329,53 @@ class Calls:
                 await asyncio.wait({task})
             raise
 
-    @synchronized
     def _ended(self, call: object) -> None:
         self._under_way.discard(call)
         if isinstance(call, asyncio.Task) and not call.cancelled():
             call.exception()  # Nobody else asks for it.
 
-    @contextmanager
-    def _running(self, asks: bool = False) -> Iterator[None]:
-        call = object()
-        try:
-            self._enter(call, asks)
-            yield
-        finally:
-            self._ended(call)
-
     @synchronized
-    def _enter(self, call: object, asks: bool) -> None:
+    def _begin(self, under_way: object, claimed: Claimed, asks: bool = False) -> tuple[Step, bool]:
+        """Let a call begin, which `under_way` stands for; return its step, and whether that is about to run."""
+        self._enter(under_way, asks)
+        if claimed.step is None and self._starts_at_once(claimed.call.function.node):
+            step = self._called(claimed, starts=True)
+            self.host.saving.say_start(step)
+            return step, True
+        step = self._called(claimed)
+        return step, self._must_run(step, claimed)
+
+    def _starts_at_once(self, node: Node) -> bool:
+        """Return whether nothing can keep a new step from running, so that its call and its start are one record."""
+        host = self.host
+        return host.reusable is None and node.circuit_breaker is None and not host.rules.interrupt_before
+
+    def _enter(self, call: object, asks: bool = False) -> None:
         if self._is_over or self.host.stop is not None or self.host.has_left_run:
             raise StopSignal
         if self.left is not None and not (asks and isinstance(self.left, BodyLeft)):
             raise self.left
         self._under_way.add(call)
 
-    @synchronized
-    def _begun(self, claimed: Claimed) -> Step:
+    def _called(self, claimed: Claimed, starts: bool = False) -> Step:
         """Return the step of a call, recorded as called."""
-        if self.host.pausing is not None or self.host.inbox.waiting:
+        host, step, call = self.host, claimed.step, claimed.call
+        if host.pausing is not None or host.inbox.waiting:
             self._refuse(BodyLeft())
-        step, call = claimed.step, claimed.call
-        self.pass_failures()
+        if self._failures:
+            self.pass_failures()
         if step is None:
-            record = StepCalled(self.path, call.function.name, claimed.visit, call.key, call.item)
-            self.host.saving.record(record)
-            step = self.host.run.step(claimed.id)
-            if self.host.reusable is not None:
-                self.host._reuses(step)
+            name, path = call.function.name, self.path
+            host.saving.record(StepCalled(path, name, claimed.visit, call.key, call.item, starts))
+            step = host.run.frames[path].active[claimed.id]
+            if host.reusable is not None:
+                host._reuses(step)
         return step
 
     @synchronized
+    def _runs_again(self, step: Step, claimed: Claimed) -> bool:
+        return self._must_run(step, claimed)
+
     def _must_run(self, step: Step, claimed: Claimed) -> bool:
         """Record what is to be done with a step; return whether it is about to run."""
         host = self.host
@@ -385,7 +400,7 @@ class Calls:
                 self._results.ask_what(step, kind)
                 self._refuse(BodyLeft())
             case SkipStep():
-                host.saving.record(StepFinished(step.id, _result(host.codec, None), skipped="interrupted"))
+                host.saving.record(StepFinished(step.id, output_of(host.codec, None), skipped="interrupted"))
             case RefuseStep():
                 self._results.refuse(step)
             case Start():
@@ -552,12 +567,16 @@ class Calls:
         claimed = self.claim(call)
         if claimed.step is not None and claimed.step.status == DONE:
             return self._output(claimed.step)
-        with self._running():
-            return locked(self._lock, self._made, claimed, make)
+        under_way = object()
+        try:
+            return locked(self._lock, self._made, under_way, claimed, make)
+        finally:
+            self._ended(under_way)
 
-    def _made(self, claimed: Claimed, make: Callable[[], Any]) -> Any:
-        step = self._begun(claimed)
-        ops = _result(self.host.codec, make())
+    def _made(self, under_way: object, claimed: Claimed, make: Callable[[], Any]) -> Any:
+        self._enter(under_way)
+        step = self._called(claimed)
+        ops = output_of(self.host.codec, make())
         self.host.saving.record(StepFinished(step.id, ops))
         return self._output(step)
 
@@ -611,7 +630,7 @@ class Calls:
         if self.left is not None:
             return self.left
         if isinstance(error, Exception):
-            causes, handled = list(map(id, _chain(error))), list(map(id, _handled(error)))
+            causes, handled = list(map(id, error_chain(error))), list(map(id, handled_errors(error)))
             self.pass_failures(
                 but=[name for raised, name in self._raised if id(raised) in (*causes, *handled)]
             )
@@ -630,32 +649,6 @@ def _place() -> tuple[int, asyncio.Task[Any] | None]:
 
 def _digest(step: Step) -> str:
     return str(step.item[0].value) if step.item else ""
-
-
-def _result(codec: Codec, value: Any) -> tuple[Op, ...]:
-    return (Op("set", OUTPUT, codec.encode(value), codec=codec),)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, what caused it, and the members of groups."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        at = waiting.pop()
-        if id(at) in seen:
-            continue
-        seen.add(id(at))
-        yield at
-        waiting += [] if at.__cause__ is None else [at.__cause__]
-        waiting += at.exceptions if isinstance(at, BaseExceptionGroup) else ()
-
-
-def _handled(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors that were being handled when an error was raised."""
-    seen, at = set[int](), error.__context__
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        yield at
-        at = at.__context__
 
 
 async def _settled(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:

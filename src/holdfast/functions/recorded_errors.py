@@ -71,3 +71,25 @@ def _subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
                 seen.add(each)
                 waiting.append(each)
                 yield each
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, what caused it, and the members of groups."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        at = waiting.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        yield at
+        waiting += [] if at.__cause__ is None else [at.__cause__]
+        waiting += at.exceptions if isinstance(at, BaseExceptionGroup) else ()
+
+
+def handled_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors that were being handled when an error was raised."""
+    seen, at = set[int](), error.__context__
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield at
+        at = at.__context__

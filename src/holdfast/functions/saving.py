@@ -49,7 +49,8 @@ class BodySaving:
         self._unsealed += nodes
         if self._unsealed:
             frame = self._host.run.frames[self._path]
-            self._host.saving.mark(frame, list(dict.fromkeys(self._unsealed)), upcoming)
+            found = self._unsealed if len(self._unsealed) == 1 else list(dict.fromkeys(self._unsealed))
+            self._host.saving.mark(frame, found, upcoming)
 
     def _seal(self) -> None:
         """Make a checkpoint of exactly what is recorded: other threads and tasks record on until it is stored."""
@@ -130,6 +131,8 @@ class BodySaving:
 
     def refuse_taken_over(self) -> None:
         """Leave the function if another process has taken the run over."""
+        if not self._host.lease.is_possible:
+            return
         try:
             with self._host.storing():
                 self._host.lease.refuse()

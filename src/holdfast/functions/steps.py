@@ -16,7 +16,7 @@ from holdfast.functions.calls import Calls, current_calls
 from holdfast.graph.graph import CircuitBreaker, Node, Reconcile, Retry
 from holdfast.graph.validation import PROCESSES, choice_of, executor_problems, missing_package
 from holdfast.state.codec import Codec
-from holdfast.state.ops import Op
+from holdfast.state.ops import SCALARS, Op
 from holdfast.state.types import declared_types
 from holdfast.views.plain import preview
 
@@ -169,7 +169,7 @@ class StepFunction(Declaration[Parameters, Result]):
         if self.ignored:
             given = {name: value for name, value in given.items() if name not in self.ignored}
         try:
-            raw = codec.encode(given)
+            raw = codec.encode(given, plain=SCALARS.issuperset(map(type, given.values())))
         except CodecError:
             raise self._unstorable(codec, given) from None
         except RecursionError:

@@ -81,9 +81,21 @@ def apply(run: RunState, record: Record, at: float) -> None:
     APPLY[type(record)](run, record, at)
 
 
+def parts_of(record: Record) -> tuple[Record, ...]:
+    """Return the simple records that a record stands for: itself, unless several things happened at once."""
+    if type(record) is records.StepAdvanced:
+        finished = records.StepFinished(record.step, record.ops, None, record.seconds)
+        wave = records.WaveFinished("", (), (records.Target(record.next.rpartition("#")[0]),))
+        return finished, wave, records.StepStarted(record.next, 1)
+    if type(record) is records.StepCalled and record.starts:
+        name = step_id(record.frame, record.node, record.visit, record.key)
+        return record._replace(starts=False), records.StepStarted(name, 1)
+    return (record,)
+
+
 @folds(records.StepCalled)
 def _call_step(run: RunState, record: records.StepCalled, at: float) -> None:
-    path, node, visit, key, item = record
+    path, node, visit, key, item, starts = record
     frame = run.frames.get(path)
     if frame is None:
         run.step(path)  # It runs the function that calls.
@@ -91,7 +103,9 @@ def _call_step(run: RunState, record: records.StepCalled, at: float) -> None:
     name = step_id(path, node, visit, key)
     if name in run.frames:
         _drop_frames(run, name)
-    frame.active[name] = Step(name, node, path, visit, key, item)
+    step = frame.active[name] = Step(name, node, path, visit, key, item)
+    if starts:
+        step.status, step.attempt, step.tried = RUNNING, 1, 1
     frame.visits[node] = max(visit, frame.visits.get(node, 0))
     frame.waves += 1
 

@@ -16,8 +16,8 @@ from holdfast import clock
 from holdfast.errors import CodecError, CorruptJournal, Remedy, RunNotFound, suggestion
 from holdfast.journal.commit import Committer, Inboxes, committer_of
 from holdfast.journal.encoding import Track, decode_records, decode_run, encode_run
-from holdfast.journal.fold import apply
-from holdfast.journal.records import Forked, Record, StepAdvanced
+from holdfast.journal.fold import apply, parts_of
+from holdfast.journal.records import Forked, Record
 from holdfast.journal.run_state import RunState, at_checkpoint
 from holdfast.journal.sealing import CHAIN_BYTES, SEALED, Bodies, Seal, has_sealed, is_sealed, snapshot_digest
 from holdfast.state.codec import Codec
@@ -504,7 +504,7 @@ class Journal:
     ) -> Iterator[tuple[Entry, list[Record]]]:
         for entry in verified(self.store, info.run, seq, chain, sealed, upto):
             records = self.records(info, entry, track, codec)
-            yield entry, [part for record in records for part in _parts(record)]
+            yield entry, [part for record in records for part in parts_of(record)]
 
     def records(self, info: RunInfo, entry: Entry, track: Track, codec: Codec) -> list[Record]:
         """Return the records of an entry, those of a fork's first entry included."""
@@ -552,7 +552,3 @@ class _Base:
         self.found = self._journal.base(self._info, fork, self._codec)
         track.copy_from(self.found.track)
         return at_checkpoint(self.found.run)
-
-
-def _parts(record: Record) -> tuple[Record, ...]:
-    return record.parts() if isinstance(record, StepAdvanced) else (record,)

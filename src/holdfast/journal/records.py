@@ -163,7 +163,8 @@ class Reusing(NamedTuple):
 class StepCalled(NamedTuple):
     """The function of a workflow called a step; `frame` is the path of the step that runs that function.
 
-    `item` says what the step was called with. A step that is called again starts over.
+    `item` says what the step was called with. A step that is called again starts over. `starts` says that its first
+    attempt is about to run, as mostly, so that no other record has to say so.
     """
 
     frame: str
@@ -171,6 +172,7 @@ class StepCalled(NamedTuple):
     visit: int
     key: str | None = None
     item: Item = ()
+    starts: bool = False
 
 
 @record(1)
@@ -244,19 +246,13 @@ class WaveFinished(NamedTuple):
 class StepAdvanced(NamedTuple):
     """A lone step of the root graph ended well, and the step of the only node after it, `next`, is about to run.
 
-    The commonest thing that happens, so it has a record of its own; `parts` says what it stands for.
+    The commonest thing that happens, so it has a record of its own.
     """
 
     step: str
     ops: Ops
     next: str
     seconds: float
-
-    def parts(self) -> tuple[StepFinished, WaveFinished, StepStarted]:
-        """Return the three records that this one stands for, if no join is waited for."""
-        finished = StepFinished(self.step, self.ops, None, self.seconds)
-        node = self.next.rpartition("#")[0]
-        return finished, WaveFinished("", (), (Target(node),)), StepStarted(self.next, 1)
 
 
 @record(5)

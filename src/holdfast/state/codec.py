@@ -313,7 +313,7 @@ class Codec:
         With `plain` the caller promises None, bool, int, float, str and bytes in lists and in dicts
         with str keys, which is faster. Equal sets of equal types have equal bytes.
         """
-        if plain:
+        if plain or type(value) in SCALARS:
             try:
                 return _readable(PREFIX + ormsgpack.packb(value, option=STRICT))
             except TypeError:

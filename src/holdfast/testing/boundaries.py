@@ -18,6 +18,7 @@ from holdfast.graph.fingerprint import Fingerprint
 from holdfast.graph.graph import Graph, Node
 from holdfast.graph.validation import choice_of
 from holdfast.journal.encoding import Track, decode_records
+from holdfast.journal.fold import parts_of
 from holdfast.journal.records import (
     Answered,
     Noted,
@@ -27,7 +28,6 @@ from holdfast.journal.records import (
     Resumed,
     RunEnded,
     RunStarted,
-    StepAdvanced,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -115,7 +115,9 @@ _MOST_RECORDS = 6
 
 def commit_text(records: Iterable[Record]) -> str:
     """The records in words, those that say nothing to people left out."""
-    words = list(dict.fromkeys(word for record in records for word in _words(record)))
+    words = list(
+        dict.fromkeys(word for record in records for part in parts_of(record) for word in _words(part))
+    )
     more = f", and {len(words) - _MOST_RECORDS} more" if len(words) > _MOST_RECORDS else ""
     return ", ".join(words[:_MOST_RECORDS]) + more or "bookkeeping"
 
@@ -132,8 +134,6 @@ def _words(record: Record) -> tuple[str, ...]:
             return (f"step {step!r} is {'passed over' if skipped else 'finished'}",)
         case StepFailed(step=step):
             return (f"step {step!r} failed",)
-        case StepAdvanced(step=step, next=following):
-            return f"step {step!r} is finished", f"step {following!r} begins"
         case Paused(step=step, kind=kind, name=name):
             asks = f"step {step!r} asks {name!r}"
             return (asks if kind == "ask" else f"a pause ({kind}) at step {step!r}",)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
 from holdfast.journal.encoding import Track, decode_records
+from holdfast.journal.fold import parts_of
 from holdfast.journal.journal import genesis, verified
-from holdfast.journal.records import Record, StepAdvanced, StepStarted
+from holdfast.journal.records import Record, StepStarted
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
 
@@ -131,8 +132,7 @@ def _unknown_to(journal: Journalled, lines: Sequence[Line], run: str) -> Iterato
 def plain_records(journal: Journalled) -> Iterator[tuple[int, Any]]:
     """Yield the records of a journal, those that stand for several taken apart."""
     for seq, record in journal.records:
-        parts = record.parts() if isinstance(record, StepAdvanced) else (record,)
-        yield from ((seq, part) for part in parts)
+        yield from ((seq, part) for part in parts_of(record))
 
 
 # The effects of a workflow outside of it, as the fakes of its tests record them.

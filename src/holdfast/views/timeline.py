@@ -10,7 +10,7 @@ from typing import Any, assert_never
 from holdfast.errors import CodecError, CorruptJournal
 from holdfast.journal.checkpoint_ids import decode_checkpoint
 from holdfast.journal.encoding import Track
-from holdfast.journal.fold import apply
+from holdfast.journal.fold import apply, parts_of
 from holdfast.journal.journal import Journal, break_at, genesis
 from holdfast.journal.records import (
     Answered,
@@ -198,7 +198,7 @@ class Timeline:
             raise CorruptJournal(f"run {run!r}: {broken}", run=run, seq=entry.seq)
         events, codec = list[TimelineEvent](), ViewCodec()
         for record in self._journal.records(self._info, entry, self._track, CODEC):
-            for part in record.parts() if isinstance(record, StepAdvanced) else (record,):
+            for part in parts_of(record):
                 found = tell(part, codec, run, self._run)
                 events += [TimelineEvent(entry.seq, when(entry.at), *found)] if found is not None else []
             apply(self._run, record, entry.at)

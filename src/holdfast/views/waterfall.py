@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.journal.fold import parts_of
 from holdfast.journal.journal import Journal, genesis, verified_entries
 from holdfast.journal.records import (
     Answered,
@@ -15,7 +16,6 @@ from holdfast.journal.records import (
     Record,
     Resumed,
     RunEnded,
-    StepAdvanced,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -128,7 +128,7 @@ class Waterfall:
         for entry in self._entries():
             self._now = entry.seq
             for record in self._journal.skimmed(self._info, entry, CODEC):
-                for part in record.parts() if isinstance(record, StepAdvanced) else (record,):
+                for part in parts_of(record):
                     self._take(part, entry.at)
             self._seq, self._chain, self._sealed = entry.seq, entry.chain, is_sealed(entry.body)
             self._last = entry.at

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.engine.commands.control import APPLIED, REFUSED
 from holdfast.journal.encoding import Track, decode_records
-from holdfast.journal.fold import fold
+from holdfast.journal.fold import fold, parts_of
 from holdfast.journal.records import (
     Answered,
     Commanded,
@@ -18,7 +18,6 @@ from holdfast.journal.records import (
     Record,
     Resumed,
     RunStarted,
-    StepAdvanced,
     StepFailed,
     StepFinished,
     StepStarted,
@@ -193,7 +192,7 @@ def _looks(body: bytes, codec: Codec) -> tuple[tuple[Any, Any], ...]:
     """What is to be looked at in an entry, and how. Most entries of many schedules are the same."""
     found = list[Any]()
     for record in _records(body, codec):
-        found += record.parts() if type(record) is StepAdvanced else (record,)
+        found += parts_of(record)
     return tuple((_LOOKS[type(record)], record) for record in found if type(record) in _LOOKS)
 
 
