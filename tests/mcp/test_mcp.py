@@ -329,6 +329,61 @@ def test_runs_can_be_attached_and_say_who_asked(new):
     assert [prompt.name for prompt in prompts] == ["resume_what_failed", "explain_run"]
 
 
+def noted(folder: Path) -> list[dict[str, str]]:
+    """The calls that are journalled, those of each process together."""
+    with Service(f"sqlite:///{folder}/runs.db?namespace=default.calls", read_only=True) as service:
+        names = sorted(run["run_id"] for run in service.runs(limit=500)["runs"])
+        found = [each for name in names for each in service.events(name)]
+    return [dict(each["data"]) for each in found if each["type"] == "command"]
+
+
+def test_every_call_is_journalled_with_who_asked(portal, folder):
+    """R2.4: calls that look, that act and that are refused, each before it is carried out; no values of inputs."""
+    server = HttpServer(folder)
+    with connected(portal, server.url, mode=NEW) as caller:
+        caller.call("list_workflows")
+        run_id = caller.call("execute_workflow", workflow="publish", inputs={"topic": "hunter2"})["run_id"]
+        caller.call("get_state", run_id=run_id, path="/inputs")
+        caller.error("cancel", run_id=run_id, force=True)
+        [newest] = caller.call("list_checkpoints", run_id=run_id, limit=1)["checkpoints"]
+        caller.call("delete_checkpoint", checkpoint_id=newest["checkpoint_id"])
+        caller.call("reload_workflows")
+    server.kill()
+    calls = noted(folder)
+    assert [call["command"] for call in calls] == [
+        *("list_workflows", "execute_workflow", "get_state", "cancel"),
+        *("list_checkpoints", "delete_checkpoint", "reload_workflows"),
+    ]
+    assert all(call["by"].startswith("mcp (mcp") for call in calls)
+    said = [call["why"] for call in calls]
+    assert said[1].startswith("workflow=publish, inputs") and "hunter2" not in str(calls)
+    assert said[2] == f"run_id={run_id}, path=/inputs"
+    assert said[5] == f"checkpoint_id={newest['checkpoint_id']}"
+    assert [call["refused"] for call in calls] == ["", "", "", "bad_arguments", "", "", ""]
+
+
+def test_calls_of_a_read_only_server_are_journalled_too(portal, folder):
+    """R2.4: beside the runs, which it leaves as they are; a server that cannot write goes on and logs them."""
+    store = f"sqlite:///{folder}/runs.db"
+    with Service(store, [folder], read_only=True) as service:
+        with connected(portal, McpServer(service).server) as caller:
+            caller.call("list_runs", status="failed")
+            caller.error("cancel", run_id="r1")
+        assert service.runs()["runs"] == []
+    said = [(call["command"], call["why"], call["refused"]) for call in noted(folder)]
+    assert said == [("list_runs", "status=failed", ""), ("cancel", "run_id=r1", "read_only")]
+    for path in folder.glob("runs@default.calls.db*"):
+        path.unlink()
+    Path(f"{folder}/runs@default.calls.db").write_bytes(b"another file" * 1000)
+    with (
+        Service(store, [folder], read_only=True) as service,
+        connected(portal, McpServer(service).server) as caller,
+    ):
+        assert caller.call("list_runs")["runs"] == []
+    with Service(store, [folder]) as service, connected(portal, McpServer(service).server) as caller:
+        assert "calls" in caller.error("list_runs")["problem"]
+
+
 # Killed servers.
 
 

@@ -13,10 +13,10 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from holdfast.errors import HoldfastError, Remedy, suggestion
+from holdfast.errors import HoldfastError, Remedy, StoreError, suggestion
 from holdfast.mcp.declaring import KEY, BadArguments, Declared, Follow
 from holdfast.mcp.outputs import report
-from holdfast.mcp.replies import error_reply, reply
+from holdfast.mcp.replies import Data, error_reply, reply
 from holdfast.mcp.resources import Resources
 from holdfast.mcp.tasks import Tasks, knows_tasks, new_task
 from holdfast.mcp.tools import TOOLS, WAIT, Call
@@ -30,6 +30,7 @@ from holdfast.mcp.waiting import (
     run_of,
     take_forms,
 )
+from holdfast.service.calls import about
 from holdfast.service.roles import Caller
 from holdfast.service.service import ReadOnly, Service
 
@@ -125,11 +126,8 @@ class McpServer:
                 f"there is no tool {params.name!r:.80}{suggestion(params.name, TOOLS)}",
                 remedies=Remedy("list_workflows"),
             )
-        if self._service.read_only and not tool.is_reading:
-            raise ReadOnly(f"this server only shows runs, so that {tool.name} is refused")
-        arguments = tool.read(params.arguments or {})
-        asked = replace(self.call_of(context, tool.method), key=arguments.pop(KEY, None))
-        logger.info("%s calls %s", asked.who, tool.name)
+        arguments = await self._permitted(context, tool, params.arguments or {})
+        asked = replace(self.call_of(context), key=arguments.pop(KEY, None))
         filled = None if tool.is_reading else params.input_responses
         if not filled:
             found = await in_thread(tool.function, asked, **arguments)
@@ -140,6 +138,30 @@ class McpServer:
         problems = await in_thread(take_forms, asked, run_id, filled)
         wanted = Follow(run_id, arguments.get("timeout_seconds", WAIT))
         return await self._followed(context, asked, wanted, problems, asks=not is_declined(filled))
+
+    async def _permitted(self, context: Context, tool: Declared, given: Mapping[str, Any]) -> Data:
+        """Return the arguments of a call; note in the journal of calls who asked, and why it is refused if it is."""
+        who, arguments = self.call_of(context).who, dict[str, Any]()
+        refusal: HoldfastError | None = None
+        try:
+            if self._service.read_only and not tool.is_reading:
+                raise ReadOnly(f"this server only shows runs, so that {tool.name} is refused")
+            self.call_of(context, tool.method)
+            arguments = tool.read(given)
+        except HoldfastError as error:
+            refusal = error
+        what = about({name: given[name] for name in tool.arguments.model_fields if name in given})
+        logger.info("%s calls %s", who, tool.name)
+        try:
+            code = "" if refusal is None else refusal.code
+            await in_thread(self._service.calls.note, who, tool.name, what, code)
+        except StoreError as error:
+            if not self._service.read_only:
+                raise
+            logger.warning("calls cannot be journalled, and are only logged: %s", error)
+        if refusal is not None:
+            raise refusal
+        return arguments
 
     async def _followed(
         self,

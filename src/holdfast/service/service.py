@@ -44,6 +44,7 @@ from holdfast.journal.copying import delete_run
 from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import NO_ANSWER, RunState
 from holdfast.journal.sealing import Seal
+from holdfast.service.calls import CallJournal
 from holdfast.service.catalogue import Catalogue, Offered, Source
 from holdfast.service.closeup import CloseReader
 from holdfast.service.metrics import Meter, metrics
@@ -128,6 +129,8 @@ class Service(CloseReader):
         self._workers: list[tuple[Worker, threading.Thread]] = []
         self.meter = Meter()
         """What this process has executed."""
+        self.calls = CallJournal(opened, journal.seal)
+        """Who called which tool."""
         if self._closes_store:
             self.meter.time_commits(opened)
 
@@ -154,6 +157,7 @@ class Service(CloseReader):
         self._stop_workers(at_once)
         for _, thread in self._workers:
             thread.join()
+        self.calls.close()
         if self._closes_store:
             self.store.close()
 
