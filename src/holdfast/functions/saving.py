@@ -13,7 +13,7 @@ from typing import NoReturn
 from holdfast.engine.loop import Execution
 from holdfast.errors import ExecutionError, HoldfastError, RunConflict, StoreError
 from holdfast.journal.run_state import Step
-from holdfast.threads import in_background, locked
+from holdfast.threads import in_background
 
 logger = logging.getLogger("holdfast")
 
@@ -63,14 +63,15 @@ class BodySaving:
         """Store what was recorded, and what is about to begin; an error of that is not the step's."""
         _late.discard(self)
         try:
-            locked(self._lock, self._save, step)
+            with self._lock: self._save(step)  # fmt: skip  # noqa: E701
         except HoldfastError as error:
             self._refuse(error)
 
     def _save(self, step: Step | None) -> None:
         with self._host.storing():
-            self._upcoming += () if step is None else (step.node,)
-            locked(self._host.saving.writer.lock, self._seal)
+            if step is not None:
+                self._upcoming.append(step.node)
+            with self._host.saving.writer.lock: self._seal()  # fmt: skip  # noqa: E701
             self._host.saving.save_here()
 
     async def save_async(self, step: Step) -> None:
@@ -111,7 +112,7 @@ class BodySaving:
         _late.discard(self)
         try:
             with self._host.storing():
-                locked(self._host.saving.writer.lock, self._seal)
+                with self._host.saving.writer.lock: self._seal()  # fmt: skip  # noqa: E701
                 await self._host.saving.save()
         except (ExecutionError, RunConflict, StoreError) as error:
             with suppress(HoldfastError):

@@ -68,8 +68,10 @@ class Committer:
 
     def commit(self, writer: Appender) -> None:
         """Store a writer's records from this thread, with whatever else is waiting."""
-        if not self._leader.locked() and locked(self._leader, self._stored_alone, writer):
-            return
+        if not self._leader.locked():
+            with self._leader: is_stored = self._stored_alone(writer)  # fmt: skip  # noqa: E701
+            if is_stored:
+                return
         job = _Job(writer)
         self._queue.append(job)
         while not job.done:

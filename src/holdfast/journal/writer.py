@@ -185,12 +185,14 @@ class Writer:
         facts = self._new_info
         return Append(self.info.run, self.stored, self._unsent, facts, snapshots, self.durable, self._link)
 
-    @_locked
     def seal_part(self) -> bool:
         """Make an entry of its own of what was recorded up to a checkpoint, or of how a new run began.
 
         It is stored, with what follows it, at the next flush. `False` if there is no checkpoint to make one of.
         """
+        with self.lock: return self._seal_part()  # fmt: skip  # noqa: E701
+
+    def _seal_part(self) -> bool:
         if not self._pending or (self._mark is None and self.seq > 0):
             return False
         self._seal_entry(self.run.updated_at)
