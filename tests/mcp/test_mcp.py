@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp.shared.exceptions import MCPError
 
 from holdfast.dags import ControlledExecutor, Tools
+from holdfast.mcp.forms import form_key
 from holdfast.mcp.server import McpServer
 from holdfast.mcp.tools import TOOLS
 from holdfast.service.service import Service
@@ -362,6 +364,39 @@ def test_every_call_is_journalled_with_who_asked(portal, folder):
     assert [call["refused"] for call in calls] == ["", "", "", "bad_arguments", "", "", ""]
 
 
+def test_what_is_asked_in_other_ways_is_journalled_too(portal, folder):
+    """R2.4: tools that do not exist, resources, and the forms that a call brings; secrets of workflows are left out."""
+    with (
+        Service(f"sqlite:///{folder}/runs.db", [folder]) as service,
+        connected(portal, McpServer(service).server) as caller,
+    ):
+        run, other = paused_run(caller), paused_run(caller)
+        key = form_key(run, service.run(run)["pauses"][0])
+        forms = {key: types.ElicitResult(action="accept", content={"answer": "yes"})}
+
+        def with_forms(tool, **arguments):
+            call = caller.client.session.call_tool
+            return portal.call(
+                partial(call, tool, arguments, input_responses=forms, allow_input_required=True)
+            )
+
+        assert "cancel asks nothing" in str(with_forms("cancel", run_id=other).content)
+        assert "is about" in str(with_forms("answer", run_id=other, value="yes").content)
+        assert [service.status(each)["status"] for each in (run, other)] == ["paused", "paused"]
+        with_forms("execute_workflow", workflow="publish", inputs={"topic": "tides"})
+        assert "no tool" in caller.error("lst_runs")["problem"]
+        portal.call(caller.client.read_resource, f"holdfast://runs/{run}/state")
+    said = [(call["command"], call["why"], call["refused"]) for call in noted(folder)][2:]
+    form = f"form of run_id={run} pause="
+    assert [(command, code) for command, _, code in said] == [
+        *(("cancel", "bad_arguments"), ("answer", "bad_arguments"), ("execute_workflow", "")),
+        *(("lst_runs", "bad_arguments"), ("resources/read", "")),
+    ]
+    assert said[0][1].startswith(f"run_id={other}, {form}")
+    assert said[2][1].startswith(f"workflow=publish, inputs, {form}")
+    assert said[4][1] == f"uri=holdfast://runs/{run}/state"
+
+
 def test_calls_of_a_read_only_server_are_journalled_too(portal, folder):
     """R2.4: beside the runs, which it leaves as they are; a server that cannot write goes on and logs them."""
     store = f"sqlite:///{folder}/runs.db"
@@ -423,16 +458,9 @@ def test_a_long_run_is_a_task_that_survives_a_killed_server(portal, folder):
     finally:
         server.kill()
     assert ran(folder).count("draft") == 2 and ran(folder).count("archive") == 1
-
-
-def next_form(caller: Caller, task_id: str, last: str) -> str:
-    """The key of the form that a task asks for after another one."""
-    while True:
-        found = task_request(caller, "tasks/get", task_id)
-        assert found["status"] in ("working", "input_required")
-        for key in found.get("inputRequests", {}):
-            if key != last:
-                return str(key)
+    said = [(call["command"], call["why"]) for call in noted(folder) if call["command"].startswith("tasks/")]
+    assert [command for command, _ in said] == ["tasks/update", "tasks/update", "tasks/cancel"]
+    assert said[0][1].startswith(f"task_id={task.task_id}, form of run_id={task.task_id} pause=")
 
 
 def caller_run(caller: Caller) -> str:
@@ -486,7 +514,8 @@ def test_the_command_names_the_extra_that_is_missing(tmp_path):
     assert done.returncode == 3 and "pip install 'holdfast[mcp]'" in done.stderr
 
 
-def test_a_signal_ends_the_server_although_its_client_is_there(folder):
+@pytest.mark.parametrize("is_disk_full", [False, True], ids=["", "disk full"])
+def test_a_signal_ends_the_server_although_its_client_is_there(folder, is_disk_full):
     """R2.4: Ctrl+C ends a server that waits for its client, with the exit code of an interrupt."""
     server = stdio_server(folder)
     pipe = subprocess.PIPE
@@ -500,5 +529,14 @@ def test_a_signal_ends_the_server_although_its_client_is_there(folder):
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         assert "survive crashes" in json.loads(process.stdout.readline())["result"]["instructions"]
+        if is_disk_full:  # The journal of calls has begun, and cannot be ended.
+            for message in (
+                {"method": "notifications/initialized"},
+                {"id": 2, "method": "tools/call", "params": {"name": "list_workflows", "arguments": {}}},
+            ):
+                process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == 2
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast import StoreError, workflow
 from holdfast.journal.copying import delete_run
 from holdfast.journal.journal import Journal
 from holdfast.service import Service, calls
-from holdfast.service.reading import beside
+from holdfast.service.reading import beside, kept_beside
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
 
@@ -84,6 +88,88 @@ def test_a_journal_of_calls_that_was_deleted_is_begun_anew(store: Store) -> None
     other.close()
     assert [[call for _, call, *_ in each] for each in journals(store)] == [["second"]]
     journal.close()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file can grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_call_that_could_not_be_stored_is_not_stored_with_a_later_one(kind: str, tmp_path: Path) -> None:
+    """It was refused, so that the journal would tell of something that never happened."""
+    store = open_store(f"sqlite:///{tmp_path}/runs.db" if kind == "sqlite" else f"file://{tmp_path}/runs")
+    journal = calls.CallJournal(store)
+    journal.note("ada", "first")
+    with full_disk():
+        for number in range(3):
+            with pytest.raises(StoreError):
+                journal.note("ada", f"refused{number}")
+    journal.note("ada", "second")
+    journal.close()
+    assert sorted(call for each in journals(store) for _, call, *_ in each) == ["first", "second"]
+
+
+def test_a_service_closes_its_store_though_the_journal_of_calls_cannot_be_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said in a warning; after that no call is journalled any more."""
+    service = Service(f"sqlite:///{tmp_path}/runs.db", read_only=True)
+    service.calls.note("ada", "first")
+    with full_disk():
+        service.close()
+    assert "could not be ended" in caplog.text
+    with pytest.raises(StoreError, match="closed"):
+        service.store.runs()
+    with pytest.raises(StoreError, match="ending"):
+        service.calls.note("ada", "late")
+
+
+def test_only_journals_that_nobody_writes_are_forgotten(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the one of another server in this process, nor runs of a user's workflow of the same name."""
+    monkeypatch.setattr(calls, "MOST_CALLS", 1)
+    monkeypatch.setattr(calls, "MOST_JOURNALS", 2)
+    kept = open_store(beside(store, "default.calls"))
+    own = workflow(name="calls", store=kept)(lambda: 1)
+    for number in range(4):
+        own.run(run_id=f"own{number}")
+    quiet, busy = calls.CallJournal(store), calls.CallJournal(store)
+    quiet.note("ada", "quiet")
+    for number in range(6):
+        busy.note("bob", f"call{number}")
+    names = [info.run for info in kept.runs()]
+    assert [name for name in names if name.startswith("own")] and len(names) == 4 + 3
+    kept.close()
+    assert ["quiet"] in [[call for _, call, *_ in each] for each in journals(store)]
+    quiet.close()
+    busy.close()
+
+
+def test_namespaces_of_long_names_have_journals_of_their_own(tmp_path: Path) -> None:
+    """What a server keeps beside one is not mixed with what it keeps beside another."""
+    names = [f"t{number}-" + "x" * 60 for number in range(2)]
+    stores = [open_store(f"sqlite:///{tmp_path}/runs.db?namespace={name}") for name in names]
+    first, second = (kept_beside(store, "calls") for store in stores)
+    assert first != second
+    for store in stores:
+        journal = calls.CallJournal(store)
+        journal.note("ada", "first")
+        journal.close()
+        store.close()
+
+
+def test_values_that_look_like_other_arguments_are_quoted() -> None:
+    """Nothing that a client says can be taken for another argument or another line."""
+    said = calls.about({"run_id": "x, step=forged\n", "step": "publish#1", "path": ""})
+    assert said == r"run_id='x, step=forged\n', step=publish#1, path="
 
 
 def test_values_that_may_be_secret_or_large_are_not_kept() -> None:

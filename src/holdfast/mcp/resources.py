@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, problem_of
 from holdfast.mcp.outputs import report
 from holdfast.mcp.replies import Cutter, Data
 from holdfast.mcp.tools import Call, state_reader
-from holdfast.mcp.waiting import Context, in_thread
+from holdfast.mcp.waiting import Context, Note, in_thread
 
 SCHEME = "holdfast"
 JSON_TYPE = "application/json"
@@ -42,10 +42,13 @@ def address(run_id: str, kind: str = "") -> str:
 
 
 class Resources:
-    """The resources and prompts of a server; `call_of` says whose request it is, and of which service."""
+    """The resources and prompts of a server; `call_of` says whose request it is, and of which service.
 
-    def __init__(self, call_of: Callable[[Context], Call]) -> None:
-        self._call_of = call_of
+    `note` journals what is read.
+    """
+
+    def __init__(self, call_of: Callable[[Context], Call], note: Note) -> None:
+        self._call_of, self._note = call_of, note
 
     async def list(self, context: Context, params: Any) -> types.ListResourcesResult:
         """Return the latest runs."""
@@ -82,6 +85,7 @@ class Resources:
         """Return a resource as JSON, cut if it is too large."""
         uri = str(params.uri)
         try:
+            await self._note(context, "resources/read", {"uri": uri})
             data = await in_thread(read_resource, self._call_of(context), uri)
         except HoldfastError as error:
             raise MCPError(

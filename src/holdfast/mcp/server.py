@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import mcp_types as types
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from holdfast.errors import HoldfastError, Remedy, StoreError, suggestion
+from holdfast.errors import HoldfastError, Remedy, suggestion
 from holdfast.mcp.declaring import KEY, BadArguments, Declared, Follow
 from holdfast.mcp.outputs import report
 from holdfast.mcp.replies import Data, error_reply, reply
@@ -22,11 +25,13 @@ from holdfast.mcp.tasks import Tasks, knows_tasks, new_task
 from holdfast.mcp.tools import TOOLS, WAIT, Call
 from holdfast.mcp.waiting import (
     Context,
+    answered,
     can_ask,
     follow,
     forms_of,
     in_thread,
     is_declined,
+    refuse_forms_of_others,
     run_of,
     take_forms,
 )
@@ -50,6 +55,9 @@ TASK_AFTER = 1.0
 
 UNFINISHED = ("queued", "running", "paused")
 
+NOTING = 4
+"""How many calls wait at once until they are in the journal of calls."""
+
 NOTHING: Mapping[str, str] = {}
 
 
@@ -61,7 +69,8 @@ class McpServer:
 
     def __init__(self, service: Service, *, tasks: bool = False) -> None:
         self._service, self._tasks = service, tasks
-        resources = Resources(self.call_of)
+        self._noting: anyio.CapacityLimiter | None = None
+        resources = Resources(self.call_of, self._note)
         self.server: Server[Any] = Server(
             "holdfast",
             title="Holdfast",
@@ -76,7 +85,7 @@ class McpServer:
             on_get_prompt=resources.prompt,
         )
         if tasks:
-            Tasks(self.call_of).add_to(self.server)
+            Tasks(self.call_of, self._note).add_to(self.server)
 
     def call_of(self, context: Context, method: str = "") -> Call:
         """Return whose call a request is, and of which service; refuse callers that may not use its method."""
@@ -120,16 +129,20 @@ class McpServer:
             return error_reply(HoldfastError("unexpected error of the server; its log says more"))
 
     async def _called(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        tool = TOOLS.get(params.name)
-        if tool is None:
-            raise BadArguments(
-                f"there is no tool {params.name!r:.80}{suggestion(params.name, TOOLS)}",
-                remedies=Remedy("list_workflows"),
-            )
-        arguments = await self._permitted(context, tool, params.arguments or {})
+        tool, filled, arguments = TOOLS.get(params.name), params.input_responses, dict[str, Any]()
+        refusal: HoldfastError | None = None
+        try:
+            arguments = self._permitted(context, tool, params)
+        except HoldfastError as error:
+            refusal = error
+        known = () if tool is None else tool.arguments.model_fields
+        named = {name: value for name, value in (params.arguments or {}).items() if name in known}
+        is_acting = tool is not None and not tool.is_reading
+        await self._note(context, params.name, named, filled if is_acting else None, refusal)
+        if tool is None or refusal is not None:
+            raise refusal or BadArguments(f"there is no tool {params.name!r:.80}")
         asked = replace(self.call_of(context), key=arguments.pop(KEY, None))
-        filled = None if tool.is_reading else params.input_responses
-        if not filled:
+        if not filled or tool.is_reading:
             found = await in_thread(tool.function, asked, **arguments)
             if isinstance(found, Follow):
                 return await self._followed(context, asked, found)
@@ -139,29 +152,48 @@ class McpServer:
         wanted = Follow(run_id, arguments.get("timeout_seconds", WAIT))
         return await self._followed(context, asked, wanted, problems, asks=not is_declined(filled))
 
-    async def _permitted(self, context: Context, tool: Declared, given: Mapping[str, Any]) -> Data:
-        """Return the arguments of a call; note in the journal of calls who asked, and why it is refused if it is."""
-        who, arguments = self.call_of(context).who, dict[str, Any]()
-        refusal: HoldfastError | None = None
+    def _permitted(
+        self, context: Context, tool: Declared | None, params: types.CallToolRequestParams
+    ) -> Data:
+        """Return the arguments of a call; raise if there is no such tool, or if it may not be called like that."""
+        if tool is None:
+            raise BadArguments(
+                f"there is no tool {params.name!r:.80}{suggestion(params.name, TOOLS)}",
+                remedies=Remedy("list_workflows"),
+            )
+        if self._service.read_only and not tool.is_reading:
+            raise ReadOnly(f"this server only shows runs, so that {tool.name} is refused")
+        self.call_of(context, tool.method)
+        arguments = tool.read(params.arguments or {})
+        if params.input_responses and not tool.is_reading:
+            refuse_forms_of_others(tool, arguments, run_of(params.input_responses))
+        return arguments
+
+    async def _note(
+        self,
+        context: Context,
+        call: str,
+        given: Mapping[str, Any],
+        filled: types.InputResponses | None = None,
+        refusal: HoldfastError | None = None,
+    ) -> None:
+        """Note in the journal of calls who asked for what, and why it is refused if it is.
+
+        Few threads wait for that, so that the others go on where the journal cannot be written for a while.
+        """
+        if self._noting is None:
+            self._noting = anyio.CapacityLimiter(NOTING)
+        who, code = self.call_of(context).who, "" if refusal is None else refusal.code
+        what = self._service.scrub(", ".join(filter(None, [about(given), *answered(filled or {})])))
+        logger.info("%s calls %s", who, call)
+        note = partial(self._service.calls.note, who, call[:80], what, code)
         try:
-            if self._service.read_only and not tool.is_reading:
-                raise ReadOnly(f"this server only shows runs, so that {tool.name} is refused")
-            self.call_of(context, tool.method)
-            arguments = tool.read(given)
+            await anyio.to_thread.run_sync(note, abandon_on_cancel=True, limiter=self._noting)
         except HoldfastError as error:
-            refusal = error
-        what = about({name: given[name] for name in tool.arguments.model_fields if name in given})
-        logger.info("%s calls %s", who, tool.name)
-        try:
-            code = "" if refusal is None else refusal.code
-            await in_thread(self._service.calls.note, who, tool.name, what, code)
-        except StoreError as error:
             if not self._service.read_only:
                 raise
-            logger.warning("calls cannot be journalled, and are only logged: %s", error)
-        if refusal is not None:
-            raise refusal
-        return arguments
+            text = "calls cannot be journalled (%s), and are only logged: %s calls %s: %s%s"
+            logger.warning(text, error, who, call[:80], what, code and f"; refused: {code}")
 
     async def _followed(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mcp_types as types
@@ -14,7 +15,7 @@ from holdfast.errors import HoldfastError, problem_of
 from holdfast.mcp.outputs import report
 from holdfast.mcp.replies import Data, reply
 from holdfast.mcp.tools import Call
-from holdfast.mcp.waiting import Context, Found, activity, forms_of, in_thread, take_forms
+from holdfast.mcp.waiting import Context, Found, Note, activity, forms_of, in_thread, take_forms
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 
@@ -79,10 +80,10 @@ def wire(model: BaseModel) -> Data:
 
 
 class Tasks:
-    """The methods of the extension; `call_of` says who asks, and of which service."""
+    """The methods of the extension; `call_of` says who asks, and of which service; `note` journals what acts."""
 
-    def __init__(self, call_of: Callable[[Context, str], Call]) -> None:
-        self._call_of = call_of
+    def __init__(self, call_of: Callable[[Context, str], Call], note: Note) -> None:
+        self._call_of, self._note = call_of, note
 
     def add_to(self, server: Server[Any]) -> None:
         """Let a server answer the methods of the extension, and say so."""
@@ -92,26 +93,42 @@ class Tasks:
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
 
     async def _get(self, context: Context, params: TaskParams) -> Data:
-        return detailed(await self._on(context, "run", lambda asked: asked.service.run(params.task_id)))
+        asked = self._asked(context, "run")
+        return detailed(await self._done(lambda: asked.service.run(params.task_id)))
 
     async def _update(self, context: Context, params: UpdateParams) -> Data:
-        await self._on(
-            context, "answer", lambda asked: take_forms(asked, params.task_id, params.input_responses)
-        )
+        asked, filled = self._asked(context, "answer"), params.input_responses
+        with told():
+            await self._note(context, "tasks/update", {"task_id": params.task_id}, filled)
+        await self._done(lambda: take_forms(asked, params.task_id, filled))
         return {}
 
     async def _cancel(self, context: Context, params: TaskParams) -> Data:
-        await self._on(context, "cancel", lambda asked: asked.service.cancel(params.task_id, who=asked.who))
+        asked = self._asked(context, "cancel")
+        with told():
+            await self._note(context, "tasks/cancel", {"task_id": params.task_id})
+        await self._done(lambda: asked.service.cancel(params.task_id, who=asked.who))
         return {}
 
-    async def _on(self, context: Context, method: str, act: Callable[[Call], Found]) -> Found:
+    def _asked(self, context: Context, method: str) -> Call:
         if not knows_tasks(context):
             raise MCPError(
                 types.MISSING_REQUIRED_CLIENT_CAPABILITY,
                 "the client did not say with this request that it knows tasks",
                 {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
             )
-        try:
-            return await in_thread(act, self._call_of(context, method))
-        except HoldfastError as error:
-            raise MCPError(types.INVALID_PARAMS, problem_of(error), {"code": error.code}) from None
+        with told():
+            return self._call_of(context, method)
+
+    async def _done(self, act: Callable[[], Found]) -> Found:
+        with told():
+            return await in_thread(act)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Tell an error as the protocol does."""
+    try:
+        yield
+    except HoldfastError as error:
+        raise MCPError(types.INVALID_PARAMS, problem_of(error), {"code": error.code}) from None

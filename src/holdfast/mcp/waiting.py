@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -12,8 +12,8 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from holdfast.errors import AnswerRejected, NotPaused, RunFinished, problem_of
-from holdfast.mcp.declaring import BadArguments
+from holdfast.errors import AnswerRejected, HoldfastError, NotPaused, RunFinished, problem_of
+from holdfast.mcp.declaring import BadArguments, Declared
 from holdfast.mcp.forms import (
     answer_in,
     asked_schema,
@@ -24,12 +24,26 @@ from holdfast.mcp.forms import (
 )
 from holdfast.mcp.replies import Data
 from holdfast.mcp.tools import Call
+from holdfast.service.calls import shown
 
 Context = ServerRequestContext[Any, Any]
 Found = TypeVar("Found")
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5
 """The seconds between the first two looks at a run that a call waits for, and the most between two looks."""
+
+
+class Note(Protocol):
+    """Notes in the journal of calls who asked for what."""
+
+    async def __call__(
+        self,
+        context: Context,
+        call: str,
+        given: Mapping[str, Any],
+        filled: types.InputResponses | None = None,
+        refusal: HoldfastError | None = None,
+    ) -> None: ...
 
 
 async def in_thread(function: Callable[..., Found], *args: Any, **options: Any) -> Found:
@@ -106,6 +120,30 @@ def run_of(filled: types.InputResponses) -> str:
     if len(runs) != 1 or None in places:
         raise BadArguments("these are no forms of this server; call the tool again without them")
     return runs.pop()
+
+
+ASKING = frozenset({"execute", "execute_inline", "answer", "resume", "fork", "rerun"})
+"""The methods of tools that wait for a run, and so may bring its forms."""
+
+
+def refuse_forms_of_others(tool: Declared, arguments: Data, run_id: str) -> None:
+    """Raise if the forms that a call brings are of another run than the one it is about."""
+    if tool.method not in ASKING:
+        raise BadArguments(f"{tool.name} asks nothing, and takes no forms; call it again without them")
+    named = arguments.get("run_id", arguments.get("job_id"))
+    if tool.method in ("answer", "resume") and named != run_id:
+        raise BadArguments(
+            f"these are forms of run {run_id!r:.80}, and {tool.name} is about {named!r:.80}; fill in its own"
+        )
+
+
+def answered(filled: types.InputResponses) -> list[str]:
+    """Return in words what forms answer: which pause of which run."""
+    places = [read_form_key(key) for key in filled]
+    return [
+        "forms of no run" if place is None else f"form of run_id={shown(place[0])} pause={shown(place[1])}"
+        for place in places
+    ]
 
 
 def is_declined(filled: types.InputResponses) -> bool:

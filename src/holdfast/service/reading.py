@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import hashlib
 import itertools
 import json
 import re
@@ -510,6 +511,22 @@ def progress_of(view: RunView) -> dict[str, int]:
     """Return how many steps are completed, of those that are not skipped."""
     statuses = [step.status for step in view.steps if step.status != "skipped"]
     return {"done": statuses.count("completed"), "total": len(statuses)}
+
+
+LONGEST_NAMESPACE = 63
+
+
+def kept_beside(store: Store, kind: str) -> str:
+    """Return the URL of what a server keeps beside the runs of a store: the namespace `OWN.KIND` of the same store.
+
+    Where that is too long for a name, a digest stands for the end of the store's own namespace.
+    """
+    own = namespace_of(store)
+    name = f"{own}.{kind}"
+    if len(name) > LONGEST_NAMESPACE:
+        digest = hashlib.blake2b(own.encode(), digest_size=8).hexdigest()
+        name = f"{own[: LONGEST_NAMESPACE - len(digest) - len(kind) - 2]}-{digest}.{kind}"
+    return beside(store, name)
 
 
 def beside(store: Store, name: str) -> str:

@@ -157,9 +157,19 @@ class Service(CloseReader):
         self._stop_workers(at_once)
         for _, thread in self._workers:
             thread.join()
-        self.calls.close()
-        if self._closes_store:
-            self.store.close()
+        try:
+            self.calls.close()
+        except StoreError as error:
+            logger.warning("the journal of calls could not be closed: %s", error)
+        finally:
+            if self._closes_store:
+                self.store.close()
+
+    def scrub(self, value: Any) -> Any:
+        """Return what is logged, or journalled of calls, without the secrets of the workflows."""
+        for offered in self.catalogue.offered:
+            value = value if offered.file is None else offered.file.scrub(value)
+        return value
 
     def _stop_workers(self, at_once: bool = False) -> None:
         for worker, _ in self._workers:

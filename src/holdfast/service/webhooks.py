@@ -28,7 +28,7 @@ from holdfast.fleet.worker import History
 from holdfast.graph.builder import StateGraph
 from holdfast.graph.graph import Retry
 from holdfast.service.links import Question
-from holdfast.service.reading import beside, pause_facts
+from holdfast.service.reading import kept_beside, pause_facts
 from holdfast.service.service import Service, TooManyRuns
 from holdfast.service.targets import Target
 from holdfast.stores.base import RunInfo, namespace_of
@@ -116,7 +116,7 @@ class Webhooks:
         self._namespace = namespace_of(service.store)
         self._targets = {target.name: target for target in targets}
         self.deliveries = Service(
-            beside(service.store, f"{self._namespace}.webhooks"[-63:]),
+            kept_beside(service.store, "webhooks"),
             [self._graph(), _positions()],
             concurrency=16,
             max_active=MOST_WAITING,

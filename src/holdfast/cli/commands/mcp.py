@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -60,16 +59,8 @@ def mcp(session: Session, options: Options) -> None:
         allow_inline=options.allow_inline,
         concurrency=options.concurrency,
     )
-    scrub = partial(_without_secrets, service)
-    with scrubbed_records(scrub), logged_warnings(scrub), service:
+    with scrubbed_records(service.scrub), logged_warnings(service.scrub), service:
         anyio.run(_serve, mcp_server(service, tasks=options.tasks), service)
-
-
-def _without_secrets(service: Service, value: Any) -> Any:
-    """Return what is logged without the secrets of the workflows."""
-    for offered in service.catalogue.offered:
-        value = value if offered.file is None else offered.file.scrub(value)
-    return value
 
 
 async def _serve(server: McpServer, service: Service) -> None:
