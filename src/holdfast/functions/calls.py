@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
@@ -106,6 +107,12 @@ def current_context(what: str) -> Context:
     return found.context
 
 
+class UnderWay:
+    """Stands for a call that is not over; nothing but the code that makes the call refers to it."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Claimed(NamedTuple):
     """A call, and the recorded step that it is, if it is one."""
 
@@ -167,8 +174,8 @@ class Calls:
         """The failures of steps that the function has not gone on after."""
         self._raised: list[tuple[BaseException, str]] = []
         """What failed steps have raised, with their ids."""
-        self._under_way: set[object] = set()
-        """What stands for each call that is not over."""
+        self._under_way: weakref.WeakSet[object] = weakref.WeakSet()
+        """What stands for each call that is not over. One that an exception took by surprise leaves by itself."""
         self._is_over = False
         self._begun_in = _place()
         self.left: BaseException | None = None
@@ -270,7 +277,7 @@ class Calls:
         """Return what a call comes to, in a sync function."""
         if claimed.step is not None and claimed.step.status == DONE:
             return self._output(claimed.step)
-        under_way = object()
+        under_way = UnderWay()
         try:
             step, runs = self._begin(under_way, claimed, claimed.call.function.asks)
             while runs:
@@ -288,7 +295,7 @@ class Calls:
         """As `run`, in the event loop; with `aside` sync functions run in threads of their own."""
         if claimed.step is not None and claimed.step.status == DONE:
             return self._output(claimed.step)
-        under_way = object()
+        under_way = UnderWay()
         try:
             step, runs = self._begin(under_way, claimed)
             while runs:
@@ -567,7 +574,7 @@ class Calls:
         claimed = self.claim(call)
         if claimed.step is not None and claimed.step.status == DONE:
             return self._output(claimed.step)
-        under_way = object()
+        under_way = UnderWay()
         try:
             return locked(self._lock, self._made, under_way, claimed, make)
         finally:

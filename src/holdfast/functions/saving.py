@@ -47,13 +47,19 @@ class BodySaving:
     def _mark(self) -> None:
         (nodes, self._finished), (upcoming, self._upcoming) = (self._finished, []), (self._upcoming, [])
         self._unsealed += nodes
-        if self._unsealed:
-            frame = self._host.run.frames[self._path]
+        frame = self._host.run.frames.get(self._path)
+        if self._unsealed and frame is not None:
             found = self._unsealed if len(self._unsealed) == 1 else list(dict.fromkeys(self._unsealed))
             self._host.saving.mark(frame, found, upcoming)
 
     def _seal(self) -> None:
-        """Make a checkpoint of exactly what is recorded: other threads and tasks record on until it is stored."""
+        """Make a checkpoint of exactly what is recorded: other threads and tasks record on until it is stored.
+
+        If another function has saved all of that meanwhile, the next checkpoint of this one tells of it.
+        """
+        if not self._host.saving.writer.has_pending:
+            self._upcoming = []
+            return
         self._mark()
         if self._host.saving._is_due():
             self._host.saving.writer.seal_part()
@@ -90,7 +96,15 @@ class BodySaving:
         """Save for all who wait by now: the first of them had this called, and the others find that it was done."""
         if not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        try:
+            self._waiting = []
+            self._save_for(waiting)
+        except BaseException as error:  # Of a signal handler: nobody else is going to answer them.
+            _settle(waiting, error)
+            raise
+
+    def _save_for(self, waiting: list[asyncio.Future[None]]) -> None:
         if self._host.private:
             try:
                 self.save()
@@ -167,13 +181,22 @@ def _error_of(done: asyncio.Task[None], refusals: list[BaseException]) -> BaseEx
 
 
 def _settle(waiting: list[asyncio.Future[None]], error: BaseException | None = None) -> None:
-    for waiter in waiting:
-        if waiter.done():
-            continue
-        if error is None:
-            waiter.set_result(None)
-        else:
-            waiter.set_exception(error)
+    try:
+        for waiter in waiting:
+            _settle_one(waiter, error)
+    except BaseException as interruption:  # Of a signal handler.
+        for waiter in waiting:
+            _settle_one(waiter, error or interruption)
+        raise
+
+
+def _settle_one(waiter: asyncio.Future[None], error: BaseException | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
 
 
 class _Late:
@@ -208,8 +231,7 @@ class _Late:
             time.sleep(SOON)
             now = time.monotonic()
             for saving, due in list(self._due.items()):
-                if due <= now:
-                    self.discard(saving)
+                if due <= now and self._due.pop(saving, None) is not None:  # Else it was stored meanwhile.
                     saving.save_late()
 
 

@@ -107,6 +107,11 @@ class Writer:
         return bool(self._pending or self._unsent)
 
     @property
+    def has_pending(self) -> bool:
+        """Whether something was recorded that is in no entry yet."""
+        return bool(self._pending)
+
+    @property
     def was_interrupted(self) -> bool:
         """Whether a change was interrupted: what is in memory of the run is not to be relied on."""
         return locked(self.lock, lambda: self._is_changing or self._is_together)
