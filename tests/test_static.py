@@ -13,7 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command",
     [
@@ -51,13 +50,11 @@ def mistakes() -> list[tuple[str, int]]:
     return [("wrong.py", number) for number, line in enumerate(lines, 1) if line.endswith("# WRONG")]
 
 
-@pytest.mark.timeout(300)
 def test_states_have_the_types_of_their_schemas_in_mypy() -> None:
     assert len(mistakes()) == 4
     assert found_by(sys.executable, "-m", "mypy") == mistakes()
 
 
-@pytest.mark.timeout(300)
 def test_states_have_the_types_of_their_schemas_in_pyright() -> None:
     """basedpyright is pyright, in packages that have all it needs; pyright itself loads its program when first run."""
     checker = [sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable]

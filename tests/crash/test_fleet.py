@@ -96,7 +96,6 @@ def test_what_a_worker_saves_after_it_was_thought_dead_is_refused(postgres_url: 
     store.close()
 
 
-@pytest.mark.timeout(300)
 def test_chaos_strands_no_run_and_finishes_no_step_twice(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:

@@ -120,7 +120,7 @@ def test_async_steps_are_tried_again_too() -> None:
     assert attempts == [1, 2, 3]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("turns", range(6))
 def test_an_attempt_that_ends_just_when_the_loop_goes_on_leaves_its_successor_alone(turns: int) -> None:
     """The next attempt may begin before the event loop has told that the task of the last one is done."""

@@ -49,12 +49,12 @@ def noting(times: list[dt.datetime]) -> Callable[[Schedule, dt.datetime], str]:
 
 def test_a_due_schedule_submits_its_run_once_and_waits_for_its_next_time(pg: PostgresStore) -> None:
     app, schedules = graph(pg), Schedules(pg)
-    plan = Schedule("s", Cron("* * * * *"), "w", {"n": 3}, {"tags": ["nightly"]}, "later", 4)
+    plan = Schedule("s", HOURLY, "w", {"n": 3}, {"tags": ["nightly"]}, "later", 4)
     added = schedules.add(plan, by="ada")
     submit = submitting(pg, Catalog([app]))
 
     assert schedules.tick(submit) == [], "its time has not come"
-    make_due(pg, ago="1 min")
+    make_due(pg, ago="1 h")
     [run] = schedules.tick(submit)
 
     [info] = pg.runs()

@@ -32,7 +32,6 @@ def made(tally: Tally, postgres_server: PostgresServer) -> Iterator[Scene]:
     postgres_server.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", IN_SCENE)
 def test_no_invariant_breaks_whatever_happens_to_the_server(made: Scene, kind: str) -> None:
     """S2.2: acknowledged work is kept, finished work is not repeated, one owner commits, no run is stranded."""
@@ -44,7 +43,6 @@ def test_no_invariant_breaks_whatever_happens_to_the_server(made: Scene, kind: s
         assert {act for _, act in made.tally.acts} == {act.value for act in Act}
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ALONE)
 def test_no_invariant_breaks_on_other_servers(tally: Tally, kind: str) -> None:
     """By TCP with TLS and passwords; on a full disk; after a fail-over."""
