@@ -26,17 +26,16 @@ The public names: those of `holdfast`, then those of its packages and modules, t
 """
 GROUPS: dict[str, str] = {
     "Writing graphs": "StateGraph Send Command Retry START END",
-    "Running them": "App resume register Outcome Stats Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
+    "Running them": "App resume register Outcome Pause Checkpoint RunStatus Context RunInterrupted RunTerminated",
     "State": "State append merge add union keep_last register_type",
     "Policies": "CheckpointPolicy Retention",
-    "Functions": "workflow step ask sleep",
-    "Stores": "open_store RunInfo",
-    "Time travel": "ResumePlan",
+    "Functions": "workflow step ask sleep now random uuid",
+    "Stores": "open_store",
 }
 """The names of the package itself, by what they are for."""
 
 MODULES = {
-    "holdfast.stores": "get_store register_store",
+    "holdfast.stores": "get_store register_store RunInfo",
     "holdfast.events": "Observer CallbackObserver LoggingObserver MultiObserver NoOpObserver register_observer "
     "get_observer",
     "holdfast.tracing": "TraceObserver",

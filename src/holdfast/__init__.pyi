@@ -6,13 +6,11 @@ from holdfast.engine.blocking import RunTerminated as RunTerminated
 from holdfast.engine.commands.control import Receipt as Receipt
 from holdfast.engine.context import Context as Context
 from holdfast.engine.once import StopSignal as StopSignal
-from holdfast.engine.resume_plan import ResumePlan as ResumePlan
 from holdfast.engine.runner import register as register
 from holdfast.engine.settings import CheckpointPolicy as CheckpointPolicy
 from holdfast.engine.settings import Outcome as Outcome
 from holdfast.engine.settings import Pause as Pause
 from holdfast.engine.settings import Retention as Retention
-from holdfast.engine.settings import Stats as Stats
 from holdfast.errors import AnswerRejected as AnswerRejected
 from holdfast.errors import AnswerTimeout as AnswerTimeout
 from holdfast.errors import CannotRerun as CannotRerun
@@ -49,7 +47,10 @@ from holdfast.errors import StreamDropped as StreamDropped
 from holdfast.errors import UnknownWorkflow as UnknownWorkflow
 from holdfast.events import Event as Event
 from holdfast.functions.builtin_steps import ask as ask
+from holdfast.functions.builtin_steps import now as now
+from holdfast.functions.builtin_steps import random as random
 from holdfast.functions.builtin_steps import sleep as sleep
+from holdfast.functions.builtin_steps import uuid as uuid
 from holdfast.functions.steps import step as step
 from holdfast.functions.workflows import workflow as workflow
 from holdfast.graph.builder import StateGraph as StateGraph
@@ -65,7 +66,6 @@ from holdfast.state.schema import union as union
 from holdfast.state.state import State as State
 from holdfast.state.types import register_type as register_type
 from holdfast.stores import open_store as open_store
-from holdfast.stores.base import RunInfo as RunInfo
 from holdfast.values import END as END
 from holdfast.values import RunStatus as RunStatus
 from holdfast.values import START as START

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import App, ExecutionError, HoldfastError, Outcome, ResumePlan
+from holdfast import App, ExecutionError, HoldfastError, Outcome
 from holdfast.journal.records import Paused, Record, StepFailed, StepFinished, StepStarted
 from holdfast.journal.run_state import node_of
+from holdfast.views import ResumePlan
 
 
 @dataclass

@@ -11,8 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast import Retry, RunPaused, ask, sleep, step, workflow
-from holdfast.functions import now, random, uuid
+from holdfast import Retry, RunPaused, ask, now, random, sleep, step, uuid, workflow
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
 

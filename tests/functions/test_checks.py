@@ -95,7 +95,7 @@ def test_what_differs_is_found_with_its_place() -> None:
         *("time.sleep(…)", "open(…)", "a loop over {1, 2}", "a loop over set(items)", "input(…)"),
     ]
     assert sorted(line.partition(":")[0] for line in found) == sorted(expected)
-    assert any("use holdfast.functions.now()" in line for line in found)
+    assert any("use holdfast.now()" in line for line in found)
     warning = workflow(everything).validate()[0]
     lines = Path(warning.file).read_text().splitlines()
     assert "random.random()" in lines[warning.line - 1] and str(warning).startswith(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ExecutionError, Retry, RunPaused, ask, sleep, step, workflow
+from holdfast import ExecutionError, Retry, RunPaused, ask, now, random, sleep, step, uuid, workflow
 from holdfast.errors import (
     AnswerRejected,
     GraphInvalid,
@@ -26,7 +26,7 @@ from holdfast.errors import (
     StepError,
     StepTimeout,
 )
-from holdfast.functions import carried, context, now, random, uuid
+from holdfast.functions import carried, context
 from holdfast.stores.base import Store
 from holdfast.values import RunStatus
 
@@ -674,7 +674,7 @@ def test_a_finished_step_is_never_given_for_other_arguments(store: Store) -> Non
         '{"n": 2}',
         "options(key=",
         "on_change",
-        "holdfast.functions.now()",
+        "holdfast.now()",
     ):
         assert part in text
     assert isinstance(error.value.cause, StepChanged) and error.value.cause.step == "job#1/double#1"

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import RunConflict, RunInfo, StoreError
+from holdfast import RunConflict, StoreError
 from holdfast.journal.checkpoint_ids import new_run_key
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import Noted, RunEnded, RunStarted, StateEdited, StepStarted, Target
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
-from holdfast.stores.base import Append, Conflict, Store
+from holdfast.stores.base import Append, Conflict, RunInfo, Store
 
 CODEC = Codec()
 

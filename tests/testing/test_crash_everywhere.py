@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, HoldfastError, Retry, RunInfo, StateGraph, open_store
+from holdfast import Context, HoldfastError, Retry, StateGraph, open_store
+from holdfast.stores import RunInfo
 from holdfast.stores.base import Append, Conflict, Entry, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import (

@@ -253,7 +253,7 @@ class Calls:
         return StepChanged(
             f"run {run!r}: step {step_label(step.id)!r} is finished, and its result was recorded for {recorded}; "
             f"now it is called with {given}. Its result is not given for other arguments. Make the arguments "
-            "depend on nothing but the workflow's input and recorded results (holdfast.functions.now(), "
+            "depend on nothing but the workflow's input and recorded results (holdfast.now(), "
             f"random(), uuid()); give calls that move a key ({call.function.name}.options(key=…)); or say what a "
             "change means with @step(on_change='rerun') or 'keep'",
             remedies=Remedy("rerun", run, {"step": step.id}),

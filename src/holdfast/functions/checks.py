@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.functions.steps import BoundStep, Keyed, StepFunction
 from holdfast.functions.workflows import WorkflowFunction
 
-_USE = "holdfast.functions"
+_USE = "holdfast"
 
 TIMES = f"the time differs whenever the function runs; use {_USE}.now()"
 CHANCE = f"it differs whenever the function runs; use {_USE}.random(), or make it a step"

@@ -23,6 +23,9 @@ from holdfast.stores.base import (
     split_namespace,
     wanted_namespace,
 )
+from holdfast.stores.base import (
+    RunInfo as RunInfo,
+)
 from holdfast.threads import locked
 
 if TYPE_CHECKING:

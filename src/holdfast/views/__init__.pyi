@@ -1,6 +1,8 @@
 # Written by docs/make_stubs.py from holdfast/names.py.
 
 from holdfast.engine.resume_plan import PlannedStep as PlannedStep
+from holdfast.engine.resume_plan import ResumePlan as ResumePlan
+from holdfast.engine.settings import Stats as Stats
 from holdfast.engine.time_travel.queries import compare_runs as compare_runs
 from holdfast.engine.time_travel.queries import diff_states as diff_states
 from holdfast.engine.time_travel.queries import run_forks as run_forks
