@@ -184,7 +184,7 @@ class McpServer:
         if self._noting is None:
             self._noting = anyio.CapacityLimiter(NOTING)
         who, code = self.call_of(context).who, "" if refusal is None else refusal.code
-        what = self._service.scrub(", ".join(filter(None, [about(given), *answered(filled or {})])))
+        what = self._service.catalogue.scrub(", ".join(filter(None, [about(given), *answered(filled or {})])))
         logger.info("%s calls %s", who, call)
         note = partial(self._service.calls.note, who, call[:80], what, code)
         try:

@@ -98,14 +98,14 @@ class Tasks:
 
     async def _update(self, context: Context, params: UpdateParams) -> Data:
         asked, filled = self._asked(context, "answer"), params.input_responses
-        with told():
+        with protocol_errors():
             await self._note(context, "tasks/update", {"task_id": params.task_id}, filled)
         await self._done(lambda: take_forms(asked, params.task_id, filled))
         return {}
 
     async def _cancel(self, context: Context, params: TaskParams) -> Data:
         asked = self._asked(context, "cancel")
-        with told():
+        with protocol_errors():
             await self._note(context, "tasks/cancel", {"task_id": params.task_id})
         await self._done(lambda: asked.service.cancel(params.task_id, who=asked.who))
         return {}
@@ -117,17 +117,17 @@ class Tasks:
                 "the client did not say with this request that it knows tasks",
                 {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
             )
-        with told():
+        with protocol_errors():
             return self._call_of(context, method)
 
     async def _done(self, act: Callable[[], Found]) -> Found:
-        with told():
+        with protocol_errors():
             return await in_thread(act)
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Tell an error as the protocol does."""
+def protocol_errors() -> Iterator[None]:
+    """Raise the errors of this block as errors of the protocol."""
     try:
         yield
     except HoldfastError as error:

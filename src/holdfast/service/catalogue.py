@@ -96,6 +96,12 @@ class Catalogue:
             raise InlineRefused(f"this service has a workflow {file.name!r} of its own; choose another name")
         return Offered(file.name, file.open(self._store), file)
 
+    def scrub(self, value: Any) -> Any:
+        """Return what is logged, or journalled of calls, without the secrets of the workflows."""
+        for offered in self.offered:
+            value = value if offered.file is None else offered.file.scrub(value)
+        return value
+
     def for_workers(self) -> Catalog:
         """Return the workflows as a worker takes them: those of the operator, whatever runs carry with them."""
         names = [offered.name for offered in self.offered]

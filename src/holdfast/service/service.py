@@ -165,12 +165,6 @@ class Service(CloseReader):
             if self._closes_store:
                 self.store.close()
 
-    def scrub(self, value: Any) -> Any:
-        """Return what is logged, or journalled of calls, without the secrets of the workflows."""
-        for offered in self.catalogue.offered:
-            value = value if offered.file is None else offered.file.scrub(value)
-        return value
-
     def _stop_workers(self, at_once: bool = False) -> None:
         for worker, _ in self._workers:
             worker.stop(at_once=at_once)

@@ -59,7 +59,8 @@ def mcp(session: Session, options: Options) -> None:
         allow_inline=options.allow_inline,
         concurrency=options.concurrency,
     )
-    with scrubbed_records(service.scrub), logged_warnings(service.scrub), service:
+    scrub = service.catalogue.scrub
+    with scrubbed_records(scrub), logged_warnings(scrub), service:
         anyio.run(_serve, mcp_server(service, tasks=options.tasks), service)
 
 
