@@ -166,9 +166,9 @@ class Calls:
         self._claimed: set[str] = set()
         frame = host.run.frames.get(self.path)
         recorded = {} if frame is None else frame.active
-        self._alike: dict[tuple[str, str | None, str], list[str]] = {}
+        self._alike: dict[tuple[str, str | None, bytes], list[str]] = {}
         for step in recorded.values():
-            self._alike.setdefault((step.node, step.key, _digest(step)), []).append(step.id)
+            self._alike.setdefault((step.node, step.key, _identity(step)), []).append(step.id)
         self.saving = BodySaving(host, self.path, self._refuse)
         self._failures: dict[str, BaseException] = {}
         """The failures of steps that the function has not gone on after."""
@@ -206,14 +206,14 @@ class Calls:
         name = step_id(self.path, node, number, key)
         frame = self.host.run.frames.get(self.path)
         known = None if frame is None or name in self._claimed else frame.active.get(name)
-        if known is not None and _digest(known) != call.digest:
-            other = self._unclaimed(node, key, call.digest)
+        if known is not None and _identity(known) != call.identity:
+            other = self._unclaimed(node, key, call.identity)
             if other is None and self._is_aside():
                 known, name, number = None, *self._free(node, key, number)
             else:
                 known = self._changed(known, call) if other is None else other
         elif known is None and frame is not None:
-            known = self._unclaimed(node, key, call.digest)
+            known = self._unclaimed(node, key, call.identity)
             if known is None and name in self._claimed:
                 name, number = self._free(node, key, number)
         name, number = (name, number) if known is None else (known.id, known.visit)
@@ -231,9 +231,9 @@ class Calls:
         """Return whether this is a task or a thread beside the function's own: the order of its calls is by chance."""
         return _place() != self._begun_in
 
-    def _unclaimed(self, node: str, key: str | None, digest: str) -> Step | None:
+    def _unclaimed(self, node: str, key: str | None, identity: bytes) -> Step | None:
         """Return a recorded step with these arguments that no call has claimed."""
-        for name in self._alike.get((node, key, digest), ()):
+        for name in self._alike.get((node, key, identity), ()):
             if name not in self._claimed:
                 return self.host.run.step(name)
         return None
@@ -248,8 +248,8 @@ class Calls:
 
     def _step_changed(self, step: Step, call: Call) -> StepChanged:
         codec, run = self.host.codec, self.host.run_id
-        recorded = preview_raw(step.item[1].raw, codec, 200) if len(step.item) > 1 else "?"
-        given = preview_raw(call.item[1].raw, codec, 200)
+        recorded = preview_raw(step.item[0].raw, codec, 200) if step.item else "?"
+        given = preview_raw(call.item[0].raw, codec, 200)
         return StepChanged(
             f"run {run!r}: step {step_label(step.id)!r} is finished, and its result was recorded for {recorded}; "
             f"now it is called with {given}. Its result is not given for other arguments. Make the arguments "
@@ -654,8 +654,9 @@ def _place() -> tuple[int, asyncio.Task[Any] | None]:
     return threading.get_ident(), task
 
 
-def _digest(step: Step) -> str:
-    return str(step.item[0].value) if step.item else ""
+def _identity(step: Step) -> bytes:
+    """Return what a step was called with, as `Call.identity`."""
+    return step.item[-1].raw if step.item else b""
 
 
 async def _settled(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:

@@ -27,9 +27,9 @@ ON_CHANGE = ("fail", "rerun", "keep")
 """What is done with a finished step that is called with other arguments on a resume."""
 
 LONG = 4096
-"""Of arguments that take more bytes than this, only a digest and a preview are stored."""
+"""Of arguments that take more bytes than this, only a preview and a digest are stored."""
 
-DIGEST, ARGUMENTS = "digest", "arguments"
+ARGUMENTS, DIGEST = "arguments", "digest"
 
 _FORBIDDEN = frozenset("#/[]%")
 
@@ -176,11 +176,17 @@ class StepFunction(Declaration[Parameters, Result]):
             raise CodecError(
                 f"an argument of step {self.name!r} is nested too deeply or contains itself"
             ) from None
-        digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
-        if len(raw) > LONG:
-            raw = codec.encode({name: preview(value) for name, value in given.items()})
-        item = (Op("set", DIGEST, codec.encode(digest), digest), Op("set", ARGUMENTS, raw, codec=codec))
-        return Call(self, args, kwargs, key, digest, item)
+        if len(raw) <= LONG:
+            return Call(self, args, kwargs, key, (Op("set", ARGUMENTS, raw, codec=codec),))
+        digest = codec.encode(hashlib.blake2b(raw, digest_size=16).hexdigest())
+        shown = codec.encode({name: preview(value) for name, value in given.items()})
+        return Call(
+            self,
+            args,
+            kwargs,
+            key,
+            (Op("set", ARGUMENTS, shown, codec=codec), Op("set", DIGEST, digest, codec=codec)),
+        )
 
     def _unstorable(self, codec: Codec, given: Mapping[str, Any]) -> CodecError:
         for name, value in given.items():
@@ -234,8 +240,13 @@ class Call(NamedTuple):
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     key: str | None
-    digest: str
     item: tuple[Op, ...]
+    """Its arguments; of large ones a preview, and a digest of them."""
+
+    @property
+    def identity(self) -> bytes:
+        """What calls with the same arguments have in common: these, or their digest."""
+        return self.item[-1].raw
 
 
 class BoundStep:
