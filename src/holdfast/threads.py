@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -371,6 +371,67 @@ def synchronized(
         with self._lock: return method(self, *args, **kwargs)  # fmt: skip  # noqa: E701
 
     return call
+
+
+# Event loops in threads of their own, for a thread that must wait for a coroutine.
+
+
+_idle_loops: list[asyncio.AbstractEventLoop] = []
+
+MOST_IDLE = 8
+"""How many idle event loops are kept for later."""
+
+
+def run_beside(work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what a coroutine comes to, from a thread that waits: it runs in an event loop of another thread."""
+    loop = _idle_loop()
+    value, error = asyncio.run_coroutine_threadsafe(_settled(work), loop).result()
+    if (
+        len(_idle_loops) < MOST_IDLE
+    ):  # After an exception above it may still be at work, and is not used again.
+        _idle_loops.append(loop)
+    else:
+        loop.call_soon_threadsafe(loop.stop)
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
+async def _settled(work: Coroutine[Any, Any, Result]) -> tuple[Result | None, BaseException | None]:
+    """Return what a coroutine comes to, or what it raises, which ends no event loop."""
+    try:
+        return await work, None
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
+            raise
+        return None, error
+
+
+def _idle_loop() -> asyncio.AbstractEventLoop:
+    with suppress(IndexError):
+        return _idle_loops.pop()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_serve, args=(loop,), name="holdfast-beside", daemon=True)
+    try:
+        start(thread, "a step that is waited for")
+    except BaseException:
+        loop.close()
+        raise
+    return loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop until it is stopped; what a task raises to end it is given to those who wait for the task."""
+    while True:
+        with suppress(KeyboardInterrupt, SystemExit):
+            loop.run_forever()
+            break
+    loop.close()
+
+
+if hasattr(os, "register_at_fork"):  # A forked child has none of the threads.
+    os.register_at_fork(after_in_child=_idle_loops.clear)
 
 
 # Worker processes load the main program for its functions, and must not start runs meanwhile.

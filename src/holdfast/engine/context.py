@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import decimal
 import functools
+import hashlib
 import inspect
 import logging
 import math
@@ -122,10 +123,14 @@ class Context:
     def idempotency_key(self) -> str:
         """The same text for every attempt of this step and no other: hand it to services that deduplicate.
 
-        A step that is run again because somebody wants that, or its code is another, has another one.
+        A step that is run again because somebody wants that, or its code is another, has another one; so has a step of
+        a function that starts over with other arguments.
         """
-        generation = self._host.generation
-        return f"{self._host.run_id}:{self._step.id}" + (f"~{generation}" if generation else "")
+        step, host = self._step, self._host
+        frame = host.run.frames.get(step.frame)
+        is_call = bool(step.item) and frame is not None and frame.is_body
+        called = f":{hashlib.blake2b(step.item[-1].raw, digest_size=4).hexdigest()}" if is_call else ""
+        return f"{host.run_id}:{step.id}{called}" + (f"~{host.generation}" if host.generation else "")
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

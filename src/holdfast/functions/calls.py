@@ -6,11 +6,9 @@ import asyncio
 import dataclasses
 import functools
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast import clock
@@ -29,6 +27,7 @@ from holdfast.journal.run_state import (
     DONE,
     FAILED,
     IN_DOUBT,
+    INTERRUPTED,
     READY,
     RETRYING,
     RUNNING,
@@ -41,7 +40,7 @@ from holdfast.journal.run_state import (
 from holdfast.state.codec import Codec
 from holdfast.state.ops import SCALARS, Op
 from holdfast.state.schema import Schema
-from holdfast.threads import locked, synchronized
+from holdfast.threads import locked, run_beside, synchronized
 from holdfast.values import step_label
 from holdfast.views.plain import preview_raw
 
@@ -54,6 +53,9 @@ ERROR = "error"
 """The key of an error that a step raised and its caller handled."""
 
 EMPTY: Mapping[str, Node] = {}
+
+DEEPEST = 100
+"""How deep workflows may call each other."""
 
 
 _executing: set[Calls] = set()
@@ -158,6 +160,10 @@ class Calls:
 
     def __init__(self, context: Context, nodes: StepNodes) -> None:
         self.context, self.path = context, context.step
+        if self.path.count("/") >= DEEPEST:
+            raise RecursionError(
+                f"workflows call each other more than {DEEPEST} deep; use a loop, or plain functions"
+            )
         self.host = host = cast(Execution, context._host)
         self._nodes, self._results = nodes, host.results
         self._declared: dict[str, StepFunction[Any, Any]] = {}
@@ -240,19 +246,34 @@ class Calls:
 
     def _changed(self, step: Step, call: Call) -> Step | None:
         """Return a finished step that is called with other arguments, if it counts; `None` if it starts over."""
-        if step.status != DONE or call.function.on_change == "rerun":
+        is_done, on_change = step.status == DONE, call.function.on_change
+        if on_change == "rerun" or not (is_done or self._is_in_doubt(step)):
             return None
-        if call.function.on_change == "keep":
+        if is_done and on_change == "keep":
             return step
         raise self._refusal(self._step_changed(step, call))
+
+    def _is_in_doubt(self, step: Step) -> bool:
+        """Return whether a step may have taken effect, and must not start over by itself for that."""
+        policy = self.host.rules.if_interrupted or self._nodes[step.node].if_interrupted
+        may_rerun = policy == "rerun" or step.answers.get(INTERRUPTED) == b"rerun"
+        return step.status in (IN_DOUBT, RUNNING, WAITING) and not may_rerun
 
     def _step_changed(self, step: Step, call: Call) -> StepChanged:
         codec, run = self.host.codec, self.host.run_id
         recorded = preview_raw(step.item[0].raw, codec, 200) if step.item else "?"
         given = preview_raw(call.item[0].raw, codec, 200)
+        what = (
+            f"is finished, and its result was recorded for {recorded}; now it is called with {given}. Its result is "
+            "not given for other arguments."
+        )
+        if step.status != DONE:
+            what = (
+                f"was interrupted and may have taken effect with {recorded}; now it is called with {given}. What its "
+                "if_interrupted says holds for the same arguments only."
+            )
         return StepChanged(
-            f"run {run!r}: step {step_label(step.id)!r} is finished, and its result was recorded for {recorded}; "
-            f"now it is called with {given}. Its result is not given for other arguments. Make the arguments "
+            f"run {run!r}: step {step_label(step.id)!r} {what} Make the arguments "
             "depend on nothing but the workflow's input and recorded results (holdfast.now(), "
             f"random(), uuid()); give calls that move a key ({call.function.name}.options(key=…)); or say what a "
             "change means with @step(on_change='rerun') or 'keep'",
@@ -279,12 +300,15 @@ class Calls:
             return self._output(claimed.step)
         under_way = UnderWay()
         try:
+            if claimed.step is not None and (delay := self._delay_of(under_way, claimed.step)):
+                self._wait(delay)
             step, runs = self._begin(under_way, claimed, claimed.call.function.asks)
             while runs:
                 self.saving.save(step)
                 attempt = self._attempt(step, claimed.call)
                 self._run_here(attempt)
                 if delay := self._take(attempt):
+                    self.saving.save()
                     self._wait(delay)
                 runs = step.status != DONE and self._runs_again(step, claimed)
             return self._output(step)
@@ -297,12 +321,15 @@ class Calls:
             return self._output(claimed.step)
         under_way = UnderWay()
         try:
+            if claimed.step is not None and (delay := self._delay_of(under_way, claimed.step)):
+                await self._wait_async(delay)
             step, runs = self._begin(under_way, claimed)
             while runs:
                 await self.saving.save_async(step)
                 attempt = self._attempt(step, claimed.call)
                 if delay := await self._shielded(self._tried(attempt, aside)):
-                    await asyncio.sleep(delay)
+                    await self.saving.save_async()
+                    await self._wait_async(delay)
                 runs = step.status != DONE and self._runs_again(step, claimed)
             return self._output(step)
         finally:
@@ -358,6 +385,8 @@ class Calls:
         return host.reusable is None and node.circuit_breaker is None and not host.rules.interrupt_before
 
     def _enter(self, call: object, asks: bool = False) -> None:
+        if self._failures and not self._is_over and not self.host.has_left_run:
+            self.pass_failures()  # Whatever becomes of this call, the function has gone on.
         if self._is_over or self.host.stop is not None or self.host.has_left_run:
             raise StopSignal
         if self.left is not None and not (asks and isinstance(self.left, BodyLeft)):
@@ -369,8 +398,6 @@ class Calls:
         host, step, call = self.host, claimed.step, claimed.call
         if host.pausing is not None or host.inbox.waiting:
             self._refuse(BodyLeft())
-        if self._failures:
-            self.pass_failures()
         if step is None:
             name, path = call.function.name, self.path
             host.saving.record(StepCalled(path, name, claimed.visit, call.key, call.item, starts))
@@ -489,12 +516,7 @@ class Calls:
         if loop is None or loop.is_closed():
             work.close()
             raise StopSignal
-        beside = _idle_loop()
-        value, error = asyncio.run_coroutine_threadsafe(_settled(work), beside).result()
-        _idle_loops.append(beside)  # After an exception here it may still be at work.
-        if error is not None:
-            raise error
-        return value
+        return run_beside(work)
 
     @synchronized
     def _take(self, attempt: CallAttempt) -> float:
@@ -521,6 +543,14 @@ class Calls:
             return self._delay(step, step.retry_at)
         return 0.0
 
+    @synchronized
+    def _delay_of(self, under_way: object, step: Step) -> float:
+        """Return the seconds until a recorded step whose last attempt failed is tried again."""
+        if step.status != RETRYING or step.retry_at is None:
+            return 0.0
+        self._enter(under_way)
+        return self._delay(step, step.retry_at)
+
     def _delay(self, step: Step, retry_at: float) -> float:
         """Return the seconds until another attempt; leave the run until then, if that is for workers."""
         left, longest = self.host.time_left(retry_at), self.host.idle_timeout
@@ -532,11 +562,25 @@ class Calls:
         return max(left, 0.0)
 
     def _wait(self, seconds: float) -> None:
+        """Wait for the next attempt of a step."""
         until = clock.monotonic() + seconds
         while (left := until - clock.monotonic()) > 0:
-            if self.host.stop is not None or self.host.has_left_run:
-                raise StopSignal
+            self._refuse_waiting()
             clock.sleep(min(left, clock.glance(0.2)))
+
+    async def _wait_async(self, seconds: float) -> None:
+        until = clock.monotonic() + seconds
+        while (left := until - clock.monotonic()) > 0:
+            self._refuse_waiting()
+            await asyncio.sleep(min(left, clock.glance(0.2)))
+
+    @synchronized
+    def _refuse_waiting(self) -> None:
+        """Leave the function if there is something to do before the next attempt of a step."""
+        if not self._goes_on:
+            raise StopSignal
+        if self.host.pausing is not None or self.host.inbox.waiting:
+            self._refuse(BodyLeft())
 
     # What a call comes to.
 
@@ -637,10 +681,12 @@ class Calls:
         if self.left is not None:
             return self.left
         if isinstance(error, Exception):
-            causes, handled = list(map(id, error_chain(error))), list(map(id, handled_errors(error)))
-            self.pass_failures(
-                but=[name for raised, name in self._raised if id(raised) in (*causes, *handled)]
-            )
+            causes = {id(each) for each in error_chain(error)}
+            if not any(
+                error is raised for raised, _ in self._raised
+            ):  # The function's own, while it handled another.
+                causes |= {id(each) for each in handled_errors(error)}
+            self.pass_failures(but=[name for raised, name in self._raised if id(raised) in causes])
             for raised, name in self._raised:
                 step = self.host.run.step(name)
                 if id(raised) in causes and step.status == DONE:
@@ -657,37 +703,3 @@ def _place() -> tuple[int, asyncio.Task[Any] | None]:
 def _identity(step: Step) -> bytes:
     """Return what a step was called with, as `Call.identity`."""
     return step.item[-1].raw if step.item else b""
-
-
-async def _settled(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """Return what a coroutine comes to, or what it raises, which ends no event loop."""
-    try:
-        return await work, None
-    except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
-            raise
-        return None, error
-
-
-_idle_loops: list[asyncio.AbstractEventLoop] = []
-"""Event loops in threads of their own, for steps that must be watched while a function waits for them."""
-
-
-def _idle_loop() -> asyncio.AbstractEventLoop:
-    with suppress(IndexError):
-        return _idle_loops.pop()
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=_serve, args=(loop,), name="holdfast-beside", daemon=True).start()
-    return loop
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run an event loop for ever; what a task raises to end it is given to those who wait for the task."""
-    while True:
-        with suppress(KeyboardInterrupt, SystemExit):
-            loop.run_forever()
-
-
-if hasattr(os, "register_at_fork"):  # A forked child has none of the threads.
-    os.register_at_fork(after_in_child=_idle_loops.clear)

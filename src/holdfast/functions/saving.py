@@ -80,13 +80,14 @@ class BodySaving:
             with self._host.saving.writer.lock: self._seal()  # fmt: skip  # noqa: E701
             self._host.saving.save_here()
 
-    async def save_async(self, step: Step) -> None:
+    async def save_async(self, step: Step | None = None) -> None:
         """As `save`, once for all steps that begin in the same turn of the event loop."""
         loop = asyncio.get_running_loop()
         if loop is not self._host._loop:
             self.save(step)
             return
-        self._upcoming.append(step.node)
+        if step is not None:
+            self._upcoming.append(step.node)
         waiter = loop.create_future()
         loop.call_soon(self._save_soon)
         self._waiting.append(waiter)

@@ -17,7 +17,15 @@ from holdfast.engine.blocking import EventStream
 from holdfast.engine.context import Context
 from holdfast.engine.continuation import Existing
 from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention, Settings
-from holdfast.errors import AnswerRejected, GraphInvalid, HoldfastError, Remedy, RunFinished, RunPaused
+from holdfast.errors import (
+    AnswerRejected,
+    GraphInvalid,
+    HoldfastError,
+    NotPaused,
+    Remedy,
+    RunFinished,
+    RunPaused,
+)
 from holdfast.events import ObserverLike, resolve_observer
 from holdfast.functions.call_attempts import _current
 from holdfast.functions.calls import Calls, StepNodes, current_calls, current_context, steps_graph
@@ -170,7 +178,9 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         with self._naming_itself():
             outcome = None
             if self._takes_answers(given, how, left):
-                with suppress(AnswerRejected, RunFinished):  # It waits for some of them only, or for none.
+                with suppress(
+                    AnswerRejected, NotPaused, RunFinished
+                ):  # It waits for some of them only, or for none.
                     outcome, left = self.app.resume(how["run_id"], answers=left, **watched), {}
             if outcome is None:
                 outcome = self.app.invoke(given, **how, **watched)
@@ -192,7 +202,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         with self._naming_itself():
             outcome = None
             if self._takes_answers(given, how, left):
-                with suppress(AnswerRejected, RunFinished):
+                with suppress(AnswerRejected, NotPaused, RunFinished):
                     outcome = await self.app.aresume(how["run_id"], answers=left, observer=observer)
                     left = {}
             if outcome is None:

@@ -419,10 +419,13 @@ Successors = dict[str, set[str]]
 """The nodes that each node leads to, `START` included; in a sub-graph both are `outer/inner`."""
 
 
-def all_successors(graph: Graph, followed: Mapping[str, Collection[str]], prefix: str = "") -> Successors:
+def all_successors(
+    graph: Graph, followed: Mapping[str, Collection[str]], prefix: str = "", outer: tuple[Graph, ...] = ()
+) -> Successors:
     """Return what may follow each node of a graph and of its sub-graphs.
 
-    `followed` is what has followed what, for routing functions that do not say where they lead.
+    `followed` is what has followed what, for routing functions that do not say where they lead. A graph within itself,
+    of a function that calls itself, has no further nodes of its own; `outer` are the graphs that this one is in.
     """
     found: Successors = {prefix + name: set() for name in (START, *graph.nodes)}
 
@@ -451,7 +454,8 @@ def all_successors(graph: Graph, followed: Mapping[str, Collection[str]], prefix
         if graph.last is not None and name != graph.last:
             note(name, graph.last)
         if (inner := graph.nodes[name].graph) is not None:
-            found |= all_successors(inner, followed, f"{prefix}{name}/")
+            if not _is_within(inner, (*outer, graph)):
+                found |= all_successors(inner, followed, f"{prefix}{name}/", (*outer, graph))
             if (
                 graph.nodes[name].function is not None
             ):  # Only the function knows which steps it calls, and when.
@@ -461,11 +465,21 @@ def all_successors(graph: Graph, followed: Mapping[str, Collection[str]], prefix
 
 
 def all_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
-    """Yield the names of all nodes, those of sub-graphs after their own."""
+    """Yield the names of all nodes, those of sub-graphs after their own; a graph within itself has no others."""
+    for name, _ in named_nodes(graph, prefix):
+        yield name
+
+
+def named_nodes(graph: Graph, prefix: str = "", outer: tuple[Graph, ...] = ()) -> Iterator[tuple[str, Node]]:
+    """Yield all nodes with their names, as `all_nodes`."""
     for name, node in graph.nodes.items():
-        yield prefix + name
-        if node.graph is not None:
-            yield from all_nodes(node.graph, f"{prefix}{name}/")
+        yield prefix + name, node
+        if node.graph is not None and not _is_within(node.graph, (*outer, graph)):
+            yield from named_nodes(node.graph, f"{prefix}{name}/", (*outer, graph))
+
+
+def _is_within(graph: Graph, outer: tuple[Graph, ...]) -> bool:
+    return any(each is graph for each in outer)
 
 
 def inside(graph: Graph, name: str) -> Iterator[str]:

@@ -11,7 +11,15 @@ from holdfast.engine.graph_changes import OTHER_WAY, changed_nodes, predecessors
 from holdfast.engine.resume import ResumeOptions
 from holdfast.engine.settings import Settings
 from holdfast.errors import CannotRerun, Remedy, StateInvalid, suggestion
-from holdfast.graph.graph import Graph, Successors, all_nodes, all_successors, base_name, inside
+from holdfast.graph.graph import (
+    Graph,
+    Successors,
+    all_nodes,
+    all_successors,
+    base_name,
+    inside,
+    named_nodes,
+)
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Reusing
 from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
@@ -497,18 +505,14 @@ def _following(graph: Graph, leads: Successors, name: str) -> Iterator[str]:
         place = place.rpartition("/")[0]
 
 
-def _readers(
-    graph: Graph, found: dict[str, str], written: Mapping[str, Collection[str]], prefix: str = ""
-) -> Iterator[str]:
+def _readers(graph: Graph, found: dict[str, str], written: Mapping[str, Collection[str]]) -> Iterator[str]:
     """Yield the nodes that are affected only because of what they declare to read; `found` learns of them."""
-    for name, node in graph.nodes.items():
-        if node.graph is not None:
-            yield from _readers(node.graph, found, written, f"{prefix}{name}/")
+    for name, node in named_nodes(graph):
         reads = getattr(node, "reads", None)
-        if reads is None or prefix + name in found:
+        if reads is None or name in found:
             continue
         for writer in found:
             if shared := sorted({*reads} & {*written.get(writer, ())}):
-                found[prefix + name] = f"it reads {shared[0]!r}, which {writer!r} writes"
-                yield prefix + name
+                found[name] = f"it reads {shared[0]!r}, which {writer!r} writes"
+                yield name
                 break
