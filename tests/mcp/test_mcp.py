@@ -16,6 +16,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp.shared.exceptions import MCPError
 
+from holdfast import END, START, App, StateGraph
 from holdfast.dags import ControlledExecutor, Tools
 from holdfast.mcp.forms import form_key
 from holdfast.mcp.server import McpServer
@@ -136,6 +137,29 @@ def test_a_person_who_declines_leaves_the_run_paused(portal, folder):
             done = caller.call("answer", run_id=found["run_id"], value="yes")
             assert done["status"] == "completed" and done["output"] == "archived"
         assert "not taken" in person.asked[1].message
+
+
+def gated_app(url: str) -> App:
+    """A graph that waits before its second step."""
+    graph = StateGraph(dict, name="gated-graph")
+    graph.add_node("one", lambda state: {"one": 1}).add_node("two", lambda state: {"two": 2})
+    graph.add_edge(START, "one").add_edge("one", "two").add_edge("two", END)
+    return graph.compile(url, interrupt_before=["two"])
+
+
+def test_a_person_who_does_not_pass_a_gate_leaves_the_run_paused(portal, tmp_path):
+    """R2.6: "no" at a gate is as good as declining: nobody is asked again; "yes" goes on."""
+    url = f"sqlite:///{tmp_path}/runs.db"
+    with Service(url, [gated_app(url)]) as service:
+        server = McpServer(service).server
+        person = Person(before=False)
+        with connected(portal, server, elicitation_callback=person) as caller:
+            found = caller.call("execute_workflow", workflow="gated-graph")
+            assert found["status"] == "paused" and found["next_calls"][0]["tool"] == "resume"
+        assert len(person.asked) == 1
+        with connected(portal, server, elicitation_callback=Person(before=True)) as caller:
+            done = caller.call("execute_workflow", workflow="gated-graph")
+            assert done["status"] == "completed" and done["output"] == {"one": 1, "two": 2}
 
 
 # Every tool.
@@ -382,6 +406,7 @@ def test_what_is_asked_in_other_ways_is_journalled_too(portal, folder):
 
         assert "cancel asks nothing" in str(with_forms("cancel", run_id=other).content)
         assert "is about" in str(with_forms("answer", run_id=other, value="yes").content)
+        assert "execute_workflow is about" in str(with_forms("execute_workflow", workflow="fragile").content)
         assert [service.status(each)["status"] for each in (run, other)] == ["paused", "paused"]
         with_forms("execute_workflow", workflow="publish", inputs={"topic": "tides"})
         assert "no tool" in caller.error("lst_runs")["problem"]
@@ -389,12 +414,13 @@ def test_what_is_asked_in_other_ways_is_journalled_too(portal, folder):
     said = [(call["command"], call["why"], call["refused"]) for call in noted(folder)][2:]
     form = f"form of run_id={run} pause="
     assert [(command, code) for command, _, code in said] == [
-        *(("cancel", "bad_arguments"), ("answer", "bad_arguments"), ("execute_workflow", "")),
+        *(("cancel", "bad_arguments"), ("answer", "bad_arguments")),
+        *(("execute_workflow", ""), ("execute_workflow", "")),
         *(("lst_runs", "bad_arguments"), ("resources/read", "")),
     ]
     assert said[0][1].startswith(f"run_id={other}, {form}")
-    assert said[2][1].startswith(f"workflow=publish, inputs, {form}")
-    assert said[4][1] == f"uri=holdfast://runs/{run}/state"
+    assert said[3][1].startswith(f"workflow=publish, inputs, {form}")
+    assert said[5][1] == f"uri=holdfast://runs/{run}/state"
 
 
 def test_calls_of_a_read_only_server_are_journalled_too(portal, folder):

@@ -13,9 +13,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from holdfast.mcp.forms import form_key
 from holdfast.mcp.server import McpServer
+from holdfast.service import Service
 from holdfast.web import Caller, Tokens, asgi
 from tests.mcp.servers import connected, write_workflows
+from tests.mcp.test_mcp import gated_app
 from tests.web.test_serve import serving
 
 
@@ -73,6 +76,53 @@ def test_tokens_hosts_and_roles_hold_for_models_too(tmp_path: Path) -> None:
             client.get("/api/v1/runs", headers={"authorization": f"Bearer {'r' * 20}"}).json()["runs"] == []
         )
         assert "paused" in called("o" * 20).text
+
+
+def test_a_gate_is_passed_only_by_a_token_that_may_resume(tmp_path: Path) -> None:
+    """R1.13: also by its form, which a tool or the extension for tasks brings."""
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    tokens = Tokens([("a" * 20, Caller("reviewer", "answer")), ("o" * 20, Caller("op", "operate"))])
+
+    def mcp(service: Service) -> Any:
+        return McpServer(service, tasks=True).over_http()
+
+    with TestClient(asgi(url, [gated_app(url)], tokens=tokens, hosts=("testserver",), mcp=mcp)) as client:
+
+        def called(token: str, method: str, target: str, **params: Any) -> Any:
+            knows = {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+            about = {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+                "io.modelcontextprotocol/clientCapabilities": knows,
+            }
+            return client.post(
+                "/mcp",
+                json={"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": about}},
+                headers={
+                    "authorization": f"Bearer {token}",
+                    "accept": "application/json, text/event-stream",
+                    "mcp-protocol-version": "2026-07-28",
+                    "mcp-method": method,
+                    "mcp-name": target,
+                },
+            ).text
+
+        operator = {"authorization": f"Bearer {'o' * 20}"}
+        made = client.post("/api/v1/workflows/gated-graph/runs", json={"wait": 60}, headers=operator).json()
+        run, path = made["run_id"], f"/api/v1/runs/{made['run_id']}/wait?seconds=60"
+        forms = {
+            form_key(run, made["pauses"][0]): {"action": "accept", "content": {"answer": True}},
+        }
+        update = {"taskId": run, "inputResponses": forms}
+        given = {"name": "answer", "arguments": {"run_id": run, "value": 0}, "inputResponses": forms}
+        for refused in (
+            called("a" * 20, "tasks/update", run, **update),
+            called("a" * 20, "tools/call", "answer", **given),
+        ):
+            assert "forbidden" in refused and "needs 'operate'" in refused
+        assert client.get(path, headers=operator).json()["status"] == "paused"
+        called("o" * 20, "tasks/update", run, **update)
+        assert client.get(path, headers=operator).json()["status"] == "completed"
 
 
 def test_an_app_of_another_program_mounts_it(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from holdfast.mcp.waiting import (
     follow,
     forms_of,
     in_thread,
-    is_declined,
+    refuse_forms_of_other_workflows,
     refuse_forms_of_others,
     run_of,
     take_forms,
@@ -89,13 +89,14 @@ class McpServer:
 
     def call_of(self, context: Context, method: str = "") -> Call:
         """Return whose call a request is, and of which service; refuse callers that may not use its method."""
-        caller = getattr(context.request, "scope", {}).get("caller")
-        if isinstance(caller, Caller):
-            caller.require(method)
+        found = getattr(context.request, "scope", {}).get("caller")
+        caller = found if isinstance(found, Caller) else None
         client = getattr(context.session.client_params, "client_info", None)
         name = "" if client is None else f" ({client.name:.80} {client.version:.40})".replace("\n", " ")
-        whose = f"{caller.name} by mcp" if isinstance(caller, Caller) else "mcp"
-        return Call(self._service, f"{whose}{name}", whose)
+        whose = "mcp" if caller is None else f"{caller.name} by mcp"
+        asked = Call(self._service, f"{whose}{name}", whose, caller=caller)
+        asked.require(method)
+        return asked
 
     def over_http(self) -> StreamableHTTPSessionManager:
         """Return what serves clients over HTTP: `handle_request` is an ASGI app, which works while `run()` is entered.
@@ -148,9 +149,10 @@ class McpServer:
                 return await self._followed(context, asked, found)
             return reply(found.data, found.rest)
         run_id = run_of(filled)
-        problems = await in_thread(take_forms, asked, run_id, filled)
+        await in_thread(refuse_forms_of_other_workflows, asked, tool, arguments, run_id)
+        taken = await in_thread(take_forms, asked, run_id, filled)
         wanted = Follow(run_id, arguments.get("timeout_seconds", WAIT))
-        return await self._followed(context, asked, wanted, problems, asks=not is_declined(filled))
+        return await self._followed(context, asked, wanted, taken.problems, asks=not taken.is_declined)
 
     def _permitted(
         self, context: Context, tool: Declared | None, params: types.CallToolRequestParams

@@ -15,6 +15,7 @@ from holdfast.mcp.declaring import ACTS, DESTROYS, ORDERS, READS, BadArguments, 
 from holdfast.mcp.forms import PLACEHOLDER
 from holdfast.mcp.replies import Data, Rest, call, part_at, sliced
 from holdfast.service.requests import Keyed, once
+from holdfast.service.roles import Caller
 from holdfast.service.service import Service
 from holdfast.stores.base import namespace_of
 
@@ -32,6 +33,13 @@ class Call:
     """Whose key it is: the caller, whatever its client is called."""
     key: str | None = None
     """A call that is repeated with its key acts once."""
+    caller: Caller | None = None
+    """Whose token the request has; `None` where everybody may do everything."""
+
+    def require(self, method: str) -> None:
+        """Raise `Forbidden` if the caller may not use a method of the service."""
+        if self.caller is not None:
+            self.caller.require(method)
 
     def act(self, method: str, **given: Any) -> Data:
         """Call a method of the service that changes something; return its reply."""

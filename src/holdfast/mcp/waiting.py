@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -137,6 +137,23 @@ def refuse_forms_of_others(tool: Declared, arguments: Data, run_id: str) -> None
         )
 
 
+def refuse_forms_of_other_workflows(asked: Call, tool: Declared, arguments: Data, run_id: str) -> None:
+    """Raise if a call that starts a run of a workflow brings forms of a run of another one."""
+    match tool.method:
+        case "execute":
+            wanted = arguments["workflow"]
+        case "execute_inline":
+            wanted = asked.service.catalogue.inline(arguments["text"]).name
+        case _:
+            return
+    workflow = asked.service.status(run_id)["workflow"]
+    if workflow != wanted:
+        raise BadArguments(
+            f"these are forms of a run of workflow {workflow!r:.80}, and {tool.name} is about {wanted!r:.80}; fill in "
+            "those of its own run"
+        )
+
+
 def answered(filled: types.InputResponses) -> list[str]:
     """Return in words what forms answer: which pause of which run."""
     places = [read_form_key(key) for key in filled]
@@ -146,35 +163,43 @@ def answered(filled: types.InputResponses) -> list[str]:
     ]
 
 
-def is_declined(filled: types.InputResponses) -> bool:
-    """Return True if the person would not fill in one of the forms."""
-    return any(
-        not isinstance(form, types.ElicitResult) or form.action != "accept" for form in filled.values()
-    )
+class Taken(NamedTuple):
+    """What became of forms: why answers were not taken, by key, and whether the person declined one of them."""
+
+    problems: dict[str, str]
+    is_declined: bool
 
 
-def take_forms(asked: Call, run_id: str, filled: types.InputResponses) -> dict[str, str]:
-    """Answer what a run asks with the forms that were filled in; return why answers were not taken, by key.
+def take_forms(asked: Call, run_id: str, filled: types.InputResponses) -> Taken:
+    """Answer what a run asks with the forms that were filled in.
 
     A form of a pause that is over is ignored: the client repeats itself, or somebody else was faster.
     """
-    run, problems = asked.service.run(run_id), dict[str, str]()
+    run, problems, is_declined = asked.service.run(run_id), dict[str, str](), False
     open_pauses = {form_key(run_id, pause): pause for pause in run.get("pauses") or () if is_asking(pause)}
     for key, form in filled.items():
-        if key not in open_pauses or not isinstance(form, types.ElicitResult) or form.action != "accept":
+        if not isinstance(form, types.ElicitResult) or form.action != "accept":
+            is_declined = True
+            continue
+        if key not in open_pauses:
             continue
         try:
-            _take(asked, run_id, open_pauses[key], form)
+            is_declined = not _take(asked, run_id, open_pauses[key], form) or is_declined
         except AnswerRejected as error:
             problems[key] = problem_of(error)
         except (NotPaused, RunFinished):
             continue
-    return problems
+    return Taken(problems, is_declined)
 
 
-def _take(asked: Call, run_id: str, pause: Data, form: types.ElicitResult) -> None:
+def _take(asked: Call, run_id: str, pause: Data, form: types.ElicitResult) -> bool:
+    """Answer a pause with a form, or pass its gate; return False if the person lets the run wait there."""
     value = answer_in(form, asked_schema(pause))
     if pause["takes_answer"]:
         asked.service.answer(run_id, value, question=pause["question"], who=asked.who)
-    elif value is True:
-        asked.service.resume(run_id, who=asked.who)
+        return True
+    if value is not True:
+        return False
+    asked.require("resume")
+    asked.service.resume(run_id, who=asked.who)
+    return True
