@@ -110,6 +110,14 @@ def test_errors_are_problem_documents(client: TestClient, path: str, status: int
     assert answer.json()["code"] == code and answer.json()["detail"]
 
 
+def test_a_key_that_the_state_does_not_have_is_named(client: TestClient) -> None:
+    run = paused(client)
+    answer = client.get(f"{API}/runs/{run}/state?keys=drafd")
+    assert answer.status_code == 400 and answer.json()["code"] == "request_invalid"
+    assert "no key 'drafd'; did you mean 'draft'?; its keys: " in answer.json()["detail"]
+    assert "inputs" in answer.json()["detail"]
+
+
 def test_bad_bodies_are_refused(client: TestClient) -> None:
     path = f"{API}/workflows/greet/runs"
     for body, what in (

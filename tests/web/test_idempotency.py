@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from holdfast.service import Service
+from holdfast.web import asgi
 from holdfast.web.endpoints import ENDPOINTS
 from tests.service.conftest import GREET
 from tests.web.doomed import Doomed
@@ -256,3 +258,31 @@ def test_the_plan_of_a_resume_is_shown(client: TestClient) -> None:
     run = paused(client)
     plan = get(client, f"/runs/{run}/plan")
     assert plan["run_id"] == run and "draft" in str(plan)
+
+
+@pytest.mark.parametrize("name", ["submit", "fork", "rerun"])
+def test_two_servers_that_are_given_one_key_at_once_make_one_run(
+    name: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.service.requests._Turn", nullcontext)  # As in two processes.
+    command = COMMANDS[name]
+    with Service(url, [folder]) as first, Service(url, [folder], concurrency=1) as second:
+        run = command.prepare(first)
+        clients = [
+            TestClient(asgi(service=each, hosts=("testserver",)), headers={"idempotency-key": "k"})
+            for each in (first, second)
+        ]
+        path, found = f"{API}{command.path.format(run=run)}", list[Any]()
+        look = first.store.runs
+
+        def looked(**given: Any) -> Any:
+            """Look for the run of a request; then the other server gets the same request."""
+            known = look(**given)
+            if given.get("prefix") and not found:
+                found.append(clients[1].post(path, json=command.body).json())
+            return known
+
+        first.store.runs = looked  # type: ignore[method-assign]
+        answer = clients[0].post(path, json=command.body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["run_id"] == found[0]["run_id"] and answer.json().keys() == found[0].keys()

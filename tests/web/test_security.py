@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -13,11 +15,13 @@ from starlette.types import Message
 
 from holdfast.service.roles import Caller, Forbidden, Tokens, TokensInvalid
 from holdfast.web import asgi
+from holdfast.web.app import HEADERS
 from holdfast.web.context import COOKIE, Buckets, Rate, RateExceeded
 from holdfast.web.problems import TooSlow
 from holdfast.web.reading import read_bytes
 from tests.web.conftest import ANSWER, OPERATE, OTHER, READ, bearer
 from tests.web.test_api import API, paused, post
+from tests.web.test_serve import serving
 
 GREET = f"{API}/workflows/greet/runs"
 
@@ -61,15 +65,31 @@ def test_other_names_and_other_sites_are_refused(client: TestClient) -> None:
     for headers in (
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"origin": "http://testserver.evil.example"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ):
         answer = client.post(GREET, json=body, headers=headers)
         assert answer.status_code == 403 and "may not change" in answer.json()["detail"]
+        assert HEADERS.keys() <= answer.headers.keys()
     assert client.post(GREET, json=body, headers={"origin": "http://testserver"}).status_code == 200
     form = client.post(GREET, content='{"inputs":{"name":"x"}}', headers={"content-type": "text/plain"})
     assert form.status_code == 400
+
+
+def test_a_crash_has_the_headers_of_every_response(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def crash() -> dict[str, Any]:
+        raise ZeroDivisionError("a secret of the machine")
+
+    context = client.app.state.context  # type: ignore[attr-defined]
+    monkeypatch.setattr(context.services["default"], "fleet", crash)
+    answer = client.get(f"{API}/fleet")
+    assert answer.status_code == 500 and answer.json()["code"] == "unexpected"
+    assert HEADERS.keys() <= answer.headers.keys() and "secret" not in answer.text
+    assert "a secret of the machine" in caplog.text
 
 
 def test_a_login_link_gives_a_browser_one_session(client: TestClient, bare: TestClient) -> None:
@@ -127,10 +147,39 @@ def test_too_many_requests_and_guesses_are_refused(client: TestClient, bare: Tes
     assert client.get(f"{API}/runs").status_code == 200
 
 
+def test_looking_is_limited_too(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = client.app.state.context  # type: ignore[attr-defined]
+    path = f"{API}/runs/{paused(client)}/events"
+    monkeypatch.setattr(context, "_reads", Buckets(Rate(0.001, 2)))
+    assert [client.get(f"{API}/runs").status_code for _ in range(3)] == [200, 200, 429]
+    assert client.get(path, headers={"accept": "text/event-stream"}).status_code == 429
+    assert client.get("/runs").status_code == 429
+    assert client.get("/runs", headers=bearer(READ)).status_code == 200
+
+
+@pytest.mark.parametrize(("proxies", "codes"), [({}, {401, 429}), ({"FORWARDED_ALLOW_IPS": "*"}, {401})])
+def test_only_a_proxy_of_the_operator_says_where_requests_come_from(
+    tmp_path: Path, proxies: dict[str, str], codes: set[int]
+) -> None:
+    """A header that clients choose themselves does not get them around limits."""
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    with serving(tmp_path, "--store", url, HOLDFAST_TOKEN="t" * 20, **proxies) as (_, facts):
+        with httpx2.Client() as stranger:
+            found = {
+                stranger.get(
+                    f"{facts['api']}/runs", headers={**bearer("wrong" * 5), "x-forwarded-for": f"10.0.0.{n}"}
+                ).status_code
+                for n in range(20)
+            }
+    assert found == codes
+
+
 def test_a_server_that_only_reads_refuses_commands(tmp_path: Path, folder: Path) -> None:
     app = asgi(f"sqlite:///{tmp_path / 'runs.db'}", [folder], read_only=True, hosts=("testserver",))
     with TestClient(app) as reader:
         answer = reader.post(GREET, json={"inputs": {"name": "x"}})
+        assert answer.status_code == 403 and answer.json()["code"] == "read_only"
+        answer = reader.post(f"{API}/workflows/reload")
         assert answer.status_code == 403 and answer.json()["code"] == "read_only"
         assert reader.get(f"{API}/ready").json()["worker"] is False
 

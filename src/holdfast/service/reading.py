@@ -16,7 +16,7 @@ from holdfast import clock
 from holdfast.engine.owner import is_alive, this_owner
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.engine.time_travel.queries import compare_runs, diff_states, run_forks, run_history
-from holdfast.errors import INVALID, CheckpointNotFound, HoldfastError, NotPaused, Remedy
+from holdfast.errors import INVALID, CheckpointNotFound, HoldfastError, NotPaused, Remedy, suggestion
 from holdfast.fleet.queues import held_back, is_postgres, queue_lines
 from holdfast.fleet.schedules import Schedules
 from holdfast.integrity.check import check_runs, check_store
@@ -297,6 +297,9 @@ class Reader:
             raise CheckpointNotFound(f"checkpoint {checkpoint} is one of run {found.info.run!r}")
         view = run_view(self.journal, run_id, upto=found.seq)
         point = checkpoint_at(self.store, found)
+        for key in keys or ():
+            if key not in view.state:
+                raise _no_key(key, view)
         values = plain(view.visible_state) if keys is None else {key: plain(view.value(key)) for key in keys}
         ident = None if point is None else point.id
         return {"run_id": run_id, "checkpoint_id": ident, "state": values}
@@ -548,6 +551,13 @@ def pause_facts(pause: PauseView) -> dict[str, Any]:
         "example": pause.example if takes_answer else None,
         "takes_answer": takes_answer,
     }
+
+
+def _no_key(key: str, view: RunView) -> RequestInvalid:
+    known = [each for each in view.state if view.workflow_file is None or ":" not in each]
+    return RequestInvalid(
+        f"the state has no key {key!r:.200}{suggestion(key, known)}; its keys: {', '.join(known) or 'none':.2000}"
+    )
 
 
 def _drawn(outline: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

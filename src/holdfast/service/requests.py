@@ -6,6 +6,7 @@ command names the request beside who asked. So a repeated request finds what the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -18,7 +19,7 @@ from weakref import WeakValueDictionary
 from holdfast.engine.commands import control
 from holdfast.engine.commands.inbox import open_message
 from holdfast.engine.resume import load_latest
-from holdfast.errors import CommandRefused, HoldfastError
+from holdfast.errors import CommandRefused, HoldfastError, RunExists
 from holdfast.service.reading import RequestInvalid
 from holdfast.service.service import Service
 from holdfast.state.codec import TolerantCodec
@@ -152,7 +153,8 @@ def _new_run(service: Service, request: Keyed, call: str, given: Mapping[str, An
     if any(info.run != request.run_id for info in known):
         raise request.reused()
     if not known:
-        return getattr(service, call)(**{**given, parameter: request.run_id, "who": request.asker})
+        with contextlib.suppress(RunExists):  # Another server was given the same request.
+            return getattr(service, call)(**{**given, parameter: request.run_id, "who": request.asker})
     if call == "fork" and given.get("start", True):
         service.start_fork(request.run_id)
     found = service.wait(request.run_id, None)

@@ -621,6 +621,7 @@ class Service(CloseReader):
 
     def reload(self, *, who: str = "") -> dict[str, Any]:
         """Read the workflow files again; return what was added, changed and removed."""
+        self._refuse_reading("reload")
         found, works = self.catalogue.reload(), self.has_worker
         if any(found.values()) and works:
             # The runs of the worker that knows the old files are handed over as their steps finish.

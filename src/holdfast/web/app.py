@@ -106,7 +106,6 @@ def make_app(
         middleware=[Middleware(Guard, context=context)],
         exception_handlers={
             HoldfastError: as_page(context, problems.on_error) if pages else problems.on_error,
-            Exception: problems.on_crash,
             404: as_page(context, _not_found) if pages else _not_found,
             405: as_page(context, _not_found) if pages else _not_found,
         },
@@ -174,8 +173,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        is_begun = False
+
         async def guarded(message: Message) -> None:
+            nonlocal is_begun
             if message["type"] == "http.response.start":
+                is_begun = True
                 known = {name for name, _ in message["headers"]}
                 added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in known)]
@@ -187,7 +190,12 @@ class Guard:
         except HoldfastError as error:
             await problems.response(error)(scope, receive, guarded)
             return
-        await self._app(scope, receive, guarded)
+        try:
+            await self._app(scope, receive, guarded)
+        except Exception as error:
+            if is_begun:
+                raise  # The server ends the connection, so that the client sees that the response is not whole.
+            await problems.crash(request, error)(scope, receive, guarded)
 
 
 class Replies:

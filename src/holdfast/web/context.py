@@ -76,6 +76,8 @@ class Rate(NamedTuple):
 
 
 USUAL = Rate(50.0, 200)
+READING = Rate(300.0, 1_000)
+"""What requests that change nothing may ask, streams and pages included."""
 
 
 class Buckets:
@@ -127,7 +129,8 @@ class Context:
         self.sessions: Expiring[Caller] = Expiring(SESSION_SECONDS)
         self.logins: Expiring[Login] = Expiring(LOGIN_SECONDS)
         self._csrf_key = secrets.token_bytes(32)
-        self._requests, self._failures = Buckets(rate), Buckets(Rate(0.2, 10))
+        self._changes, self._reads = Buckets(rate), Buckets(READING)
+        self._failures = Buckets(Rate(0.2, 10))
 
     # Who asks.
 
@@ -150,12 +153,12 @@ class Context:
         )
 
     def require(self, request: Request, role: str) -> Caller:
-        """Return who asks, if they have a role; raise `Forbidden` otherwise. Requests that change something count."""
+        """Return who asks, if they have a role; raise `Forbidden` otherwise, and `RateExceeded` if they ask too often."""
         caller = self.caller(request)
         if not caller.may(role):
             raise Forbidden(f"{caller.name!r} has the role {caller.role!r}, and this needs {role!r}")
-        if request.method not in SAFE:
-            self._requests.take(f"{caller.namespace}/{caller.name}/{_address(request)}")
+        buckets = self._reads if request.method in SAFE else self._changes
+        buckets.take(f"{caller.namespace}/{caller.name}/{_address(request)}")
         return caller
 
     def service_of(self, request: Request) -> Service:
@@ -211,7 +214,7 @@ class Context:
         if request.method in SAFE:
             return
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _place_of(origin) != host.lower():
             raise Forbidden(f"a page of {origin!r:.200} may not change anything here")
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise Forbidden("a page of another site may not change anything here")
@@ -219,6 +222,14 @@ class Context:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
+
+
+def _place_of(origin: str) -> str:
+    """Return the host and port of an origin; nothing if it is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _is_one_of(host: str, hosts: tuple[str, ...]) -> bool:

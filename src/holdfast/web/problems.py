@@ -163,7 +163,7 @@ async def on_error(request: Request, error: Exception) -> Response:
     return response(error)
 
 
-async def on_crash(request: Request, error: Exception) -> Response:
+def crash(request: Request, error: Exception) -> Response:
     """Return any other error as a problem document that tells nothing of it; the log has it."""
     logger.error("%s %s", request.method, request.url.path, exc_info=error)
     return response(Unexpected("something unexpected went wrong; the log of the server says what"))

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """The names under which a server of this machine is reached."""
 
+PROXIES_VARIABLE = "FORWARDED_ALLOW_IPS"
+"""The environment variable of uvicorn with the addresses of proxies whose X-Forwarded-For is believed."""
+
 
 class ExtraMissing(HoldfastError):
     """A package is missing that this part of Holdfast needs."""
@@ -149,6 +152,7 @@ def _config(app: Starlette) -> Config:
         timeout_graceful_shutdown=3,
         lifespan="on",
         h11_max_incomplete_event_size=65_536,
+        proxy_headers=PROXIES_VARIABLE in os.environ,
     )
 
 
