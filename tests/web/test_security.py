@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 from starlette.types import Message
 
+from holdfast.mcp.server import McpServer
+from holdfast.service import Service
 from holdfast.service.roles import Caller, Forbidden, Tokens, TokensInvalid
 from holdfast.web import asgi
 from holdfast.web.app import HEADERS
 from holdfast.web.context import COOKIE, Buckets, Rate, RateExceeded
 from holdfast.web.problems import TooSlow
 from holdfast.web.reading import read_bytes
+from holdfast.web.serving import address_of, listen, served_beside
 from tests.web.conftest import ANSWER, OPERATE, OTHER, READ, bearer
 from tests.web.test_api import API, paused, post
 from tests.web.test_serve import serving
@@ -163,14 +168,14 @@ def test_only_a_proxy_of_the_operator_says_where_requests_come_from(
 ) -> None:
     """A header that clients choose themselves does not get them around limits."""
     url = f"sqlite:///{tmp_path / 'runs.db'}"
-    with serving(tmp_path, "--store", url, HOLDFAST_TOKEN="t" * 20, **proxies) as (_, facts):
-        with httpx2.Client() as stranger:
-            found = {
-                stranger.get(
-                    f"{facts['api']}/runs", headers={**bearer("wrong" * 5), "x-forwarded-for": f"10.0.0.{n}"}
-                ).status_code
-                for n in range(20)
-            }
+    token = {"HOLDFAST_TOKEN": "t" * 20}
+    with serving(tmp_path, "--store", url, **token, **proxies) as (_, facts), httpx2.Client() as stranger:
+        found = {
+            stranger.get(
+                f"{facts['api']}/runs", headers={**bearer("wrong" * 5), "x-forwarded-for": f"10.0.0.{n}"}
+            ).status_code
+            for n in range(20)
+        }
     assert found == codes
 
 
@@ -195,13 +200,53 @@ def test_one_caller_cannot_take_all_streams(
     """Refused before a stream begins, so that the client sees why; others still get theirs."""
     path, streams = f"{API}/runs/{paused(client)}/events", client.app.state.streams  # type: ignore[attr-defined]
     sse = {"accept": "text/event-stream"}
-    monkeypatch.setattr("holdfast.web.streams.MOST_OF_ONE", 0)
-    refused = client.get(path, headers=sse)
-    assert refused.status_code == 429 and "too many streams" in refused.json()["detail"]
-    monkeypatch.undo()
-    monkeypatch.setitem(streams._of, "default/op", 500)
-    assert client.get(path, headers=sse).status_code == 429
-    streams.refuse_surplus("default/reader")
+    monkeypatch.setattr("holdfast.web.streams.MOST_OF_ONE", 1)
+    with streams.counted("default/op"):
+        refused = client.get(path, headers=sse)
+        assert refused.status_code == 429 and "too many streams" in refused.json()["detail"]
+        assert client.get(f"/runs/{path.split('/')[-2]}/live", headers=sse).status_code == 429
+        with streams.counted("default/reader"):
+            pass
+    assert not streams._of
+
+
+@contextmanager
+def served(url: str) -> Iterator[str]:
+    """The address of a server in this process that also serves models."""
+    app = asgi(url, mcp=lambda service: McpServer(service).over_http())
+    with served_beside(app, listening := listen("127.0.0.1", 0)):
+        yield address_of(listening)
+
+
+def test_surplus_streams_are_refused_before_they_begin(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many that are opened at once, and by whatever protocol; a stream that is closed makes room."""
+    monkeypatch.setattr("holdfast.web.streams.MOST_OF_ONE", 1)
+    url, sse = f"sqlite:///{tmp_path / 'runs.db'}", {"accept": "text/event-stream"}
+    with Service(url, [folder]) as service:
+        run = service.execute("review", wait=60)["run_id"]
+
+    async def opened(client: httpx2.AsyncClient, path: str) -> httpx2.Response:
+        return await client.send(client.build_request("GET", path, headers=sse), stream=True)
+
+    async def use(address: str) -> None:
+        async with httpx2.AsyncClient(base_url=address, timeout=60) as client:
+            for path in (f"{API}/runs/{run}/events", f"/runs/{run}/live", "/mcp"):
+                found = await asyncio.gather(*(opened(client, path) for _ in range(8)))
+                assert sorted(each.status_code for each in found) == [200] + [429] * 7
+                assert (await client.get(f"{API}/runs/{run}/events", headers=sse)).status_code == 429
+                for each in found:
+                    await each.aclose()
+                while (again := await opened(client, path)).status_code == 429:
+                    await again.aclose()
+                await again.aclose()
+                while (again := await opened(client, path)).status_code == 429:
+                    await again.aclose()
+                await again.aclose()
+
+    with served(url) as address:
+        asyncio.run(use(address))
 
 
 async def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,3 +257,16 @@ async def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.Monke
 
     with pytest.raises(TooSlow, match="too long to arrive"):
         await read_bytes(Request({"type": "http", "headers": []}, nothing), 10)
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/workflows/x", "/login"])
+def test_bodies_of_forms_and_of_models_have_to_arrive_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("holdfast.web.reading.SECONDS", 0.01 - 5)
+    with served(f"sqlite:///{tmp_path / 'runs.db'}") as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-length: 9\r\n\r\n"
+            connection.sendall(f"{head}part".encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 408")

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,7 +34,7 @@ from holdfast.web.links import LinkPages
 from holdfast.web.pages import page_routes
 from holdfast.web.pages.rendering import as_page, run_path
 from holdfast.web.reading import read_bytes
-from holdfast.web.streams import Streams
+from holdfast.web.streams import Streams, stream_owner
 
 KEY_HEADER = "idempotency-key"
 
@@ -74,7 +74,7 @@ def make_app(
 ) -> Starlette:
     """Return the app of a context."""
     api = Api(context)
-    spoken = None if mcp is None else Spoken(context, mcp)
+    spoken = None if mcp is None else Spoken(context, mcp, api.streams)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -140,8 +140,8 @@ Protocols = Callable[[Service], Protocol]
 class Spoken:
     """Another protocol under one path, with the same callers: each speaks with the service of their namespace."""
 
-    def __init__(self, context: Context, make: Protocols) -> None:
-        self._context, self._make = context, make
+    def __init__(self, context: Context, make: Protocols, streams: Streams) -> None:
+        self._context, self._make, self._streams = context, make, streams
         self._by_namespace: dict[str, Protocol] = {}
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
@@ -156,10 +156,25 @@ class Spoken:
         try:
             caller = self._context.require(request, "read")
             self._context.service_of(request)
+            with contextlib.ExitStack() as place:
+                if request.method == "POST":
+                    receive = _replayed(await read_bytes(request, MOST_BYTES), receive)
+                else:
+                    place.enter_context(self._streams.counted(stream_owner(caller)))
+                protocol = self._by_namespace[caller.namespace]
+                await protocol.handle_request({**scope, "caller": caller}, receive, send)
         except HoldfastError as error:
             await problems.response(error)(scope, receive, send)
-            return
-        await self._by_namespace[caller.namespace].handle_request({**scope, "caller": caller}, receive, send)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return what receives a body that was read already, and then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
 
 
 class Guard:
@@ -293,7 +308,7 @@ class Api:
         if endpoint.acts and endpoint.call != "validate":
             given["who"] = caller.name
         if endpoint.answers == "events" and "text/event-stream" in request.headers.get("accept", ""):
-            return await self._stream(service, request, given, f"{caller.namespace}/{caller.name}")
+            return await self._stream(service, request, given, caller)
         if (key := request.headers.get(KEY_HEADER)) is not None and endpoint.method == "POST":
             asked = {
                 **given,
@@ -336,16 +351,15 @@ class Api:
             await asyncio.sleep(_WAIT)
         return JSONResponse({**first, **await run_in_threadpool(service.wait, run_id, None)})
 
-    async def _stream(self, service: Service, request: Request, given: dict[str, Any], who: str) -> Response:
-        self.streams.refuse_surplus(who)
+    async def _stream(
+        self, service: Service, request: Request, given: dict[str, Any], who: Caller
+    ) -> Response:
         after = request.headers.get("last-event-id") or str(given.get("after", "0"))
         found = await run_in_threadpool(service.events, given["run_id"], after, 1)
         status = await run_in_threadpool(partial(service.store.runs, run=given["run_id"]))
         if not found and status and status[0].status == RunStatus.COMPLETED:
             return Response(status_code=204)  # A browser does not connect again after this.
-        events = self.streams.follow(service, given["run_id"], after, who)
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return self.streams.response(self.streams.follow(service, given["run_id"], after), who)
 
 
 def partial_async(

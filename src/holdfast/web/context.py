@@ -153,7 +153,7 @@ class Context:
         )
 
     def require(self, request: Request, role: str) -> Caller:
-        """Return who asks, if they have a role; raise `Forbidden` otherwise, and `RateExceeded` if they ask too often."""
+        """Return who asks, if they have a role; raise `Forbidden` otherwise, `RateExceeded` if they ask too often."""
         caller = self.caller(request)
         if not caller.may(role):
             raise Forbidden(f"{caller.name!r} has the role {caller.role!r}, and this needs {role!r}")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
+from holdfast.service.roles import Caller
 from holdfast.service.service import Service, TooManyRuns
 from holdfast.values import RunStatus
 
@@ -109,6 +113,25 @@ class LiveRun:
         self._changed = asyncio.Event()
 
 
+class StreamResponse(StreamingResponse):
+    """Events as a response; `place` is what is closed when it ends, however it does."""
+
+    def __init__(self, events: AsyncIterator[str], place: contextlib.ExitStack) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until they end or the client goes away."""
+        with self._place:
+            await super().__call__(scope, receive, send)
+
+
+def stream_owner(caller: Caller) -> str:
+    """Return under which name the streams of a caller are counted."""
+    return f"{caller.namespace}/{caller.name}"
+
+
 class Streams:
     """The runs that are followed now."""
 
@@ -122,31 +145,43 @@ class Streams:
         """How many runs are read for followers."""
         return len(self._live)
 
-    def refuse_surplus(self, who: str) -> None:
-        """Raise `TooManyRuns` if as many streams are open as may be, of all callers or of this one."""
-        if self._open >= MOST_STREAMS or (who and self._of[who] >= MOST_OF_ONE):
-            raise TooManyRuns("too many streams are open; close some, or read /events page by page")
+    @contextlib.contextmanager
+    def counted(self, who: str) -> Iterator[None]:
+        """Count a stream of a caller; raise `TooManyRuns` if as many are open as may be, of all callers or of this one.
 
-    async def follow(self, service: Service, run_id: str, after: str, who: str = "") -> AsyncIterator[str]:
-        """Yield the events of a run after one of them, each once and in order, as server-sent events."""
-        self.refuse_surplus(who)
+        What it returns counts from the moment on that it is entered.
+        """
+        if self._open >= MOST_STREAMS or self._of[who] >= MOST_OF_ONE:
+            raise TooManyRuns("too many streams are open; close some, or read /events page by page")
+        self._open += 1
         self._of[who] += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._of[who] -= 1
+            if not self._of[who]:
+                del self._of[who]
+
+    def response(self, events: AsyncIterator[str], caller: Caller) -> Response:
+        """Return the response that streams events to a caller; raise `TooManyRuns` if there are too many streams."""
+        place = contextlib.ExitStack()
+        place.enter_context(self.counted(stream_owner(caller)))
+        return StreamResponse(events, place)
+
+    async def follow(self, service: Service, run_id: str, after: str) -> AsyncIterator[str]:
+        """Yield the events of a run after one of them, each once and in order, as server-sent events."""
         key = (id(service), run_id)
         live = self._live.get(key)
         if live is None or live.is_over:
             live = self._live[key] = LiveRun(service, run_id)
             live.start()
         live.followers += 1
-        self._open += 1
         try:
             await live.started()
             async for text in self._events(live, service, run_id, after):
                 yield text
         finally:
-            self._open -= 1
-            self._of[who] -= 1
-            if not self._of[who]:
-                del self._of[who]
             live.followers -= 1
             if not live.followers:
                 self._end(live)

@@ -22,6 +22,7 @@ from holdfast.web import problems
 from holdfast.web.context import COOKIE, Context
 from holdfast.web.pages import wording
 from holdfast.web.pages.statics import static_path
+from holdfast.web.reading import read_bytes
 
 logger = logging.getLogger("holdfast.web")
 
@@ -189,11 +190,7 @@ class Pages:
 
     async def _form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form that was sent; of several with one name the last."""
-        data = bytearray()
-        async for part in request.stream():
-            data += part
-            if len(data) > MOST_FORM_BYTES:
-                raise problems.TooLong(f"a form may have {MOST_FORM_BYTES:,} bytes")
+        data = await read_bytes(request, MOST_FORM_BYTES)
         try:
             pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=10_000)
         except ValueError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from holdfast.values import RunStatus
@@ -17,6 +17,7 @@ from holdfast.web.pages.fields import Field
 from holdfast.web.pages.rendering import Asked, Page, Pages, run_path, segment
 from holdfast.web.pages.run_bars import bars
 from holdfast.web.pages.wording import lasted, mark
+from holdfast.web.streams import Streams
 
 ROWS = 50
 """How many executions of steps, and how many steps, the page shows."""
@@ -126,9 +127,8 @@ async def follow(asked: Asked) -> Response:
     known = await run_in_threadpool(service.status, run_id)
     if not found and known["status"] == RunStatus.COMPLETED:
         return Response(status_code=204)  # A browser does not connect again after this.
-    events = _changes(asked.request.app.state.streams.follow(service, run_id, after))
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    streams: Streams = asked.request.app.state.streams
+    return streams.response(_changes(streams.follow(service, run_id, after)), asked.caller)
 
 
 async def _changes(events: AsyncIterator[str]) -> AsyncIterator[str]:
