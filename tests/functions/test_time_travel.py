@@ -102,6 +102,71 @@ def test_the_output_of_a_step_can_be_given(store: Store) -> None:
     assert seen == ["glue", "publish"]
 
 
+def nested(store: Store) -> Any:
+    @workflow
+    def child(page: str) -> str:
+        return glue([fetch(page), fetch(page * 2)])
+
+    @workflow(store=store, name="nested")
+    async def made(pages: list[str]) -> list[str]:
+        found = await fetch.map(pages)
+        return [child(page) for page in found] + [publish("end")]
+
+    return made
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("name", "expected", "ran"),
+    [
+        ("nested#1/fetch#1", ["X-XX", "B-BB"], ["X", "XX", "glue", "B", "BB", "glue", "publish"]),
+        ("nested#1/fetch#2", ["A-AA", "X-XX"], ["A", "AA", "glue", "X", "XX", "glue", "publish"]),
+        ("nested#1/child#1/fetch#1", ["x-AA", "B-BB"], ["AA", "glue", "B", "BB", "glue", "publish"]),
+        ("nested#1/child#2/fetch#2", ["A-AA", "B-x"], ["glue", "publish"]),
+        ("nested#1/child#2/glue#1", ["A-AA", "x"], ["publish"]),
+        ("nested#1/child#1", ["x", "B-BB"], ["B", "BB", "glue", "publish"]),
+        ("nested/child#2", ["A-AA", "x"], ["publish"]),
+        ("nested/child (2)", ["A-AA", "x"], ["publish"]),
+    ],
+)
+def test_the_output_of_any_finished_step_can_be_given(
+    memory: Store, name: str, expected: list[str], ran: list[str], in_place: bool
+) -> None:
+    job = nested(memory)
+    job.run(["a", "b"], run_id="r")
+    seen.clear()
+    given = "X" if name.startswith("nested#1/fetch") else "x"
+    assert result(job.app.rerun("r", name, output=given, in_place=in_place)) == [*expected, "<end>"]
+    assert seen[-len(ran) :] == ran  # An item of the map may run again beside the one whose output is given.
+
+
+def test_an_output_that_a_run_has_not_come_to_yet_is_given_after_a_failure(store: Store) -> None:
+    broken: list[bool] = []
+
+    @workflow(store=store)
+    def job() -> str:
+        if broken:
+            raise OSError("later")
+        return glue([fetch("a"), fetch("b")])
+
+    job.run(run_id="r")
+    broken.append(True)
+    with pytest.raises(ExecutionError) as failure:
+        job.app.rerun("r", "job#1/fetch#1", output=lambda state: state["arguments"]["page"] + "!")
+    broken.clear()
+    seen.clear()
+    assert job.resume(failure.value.run_id) == "a!-B" and seen == ["b", "glue"]
+
+
+def test_the_input_of_a_call_cannot_be_given(memory: Store) -> None:
+    job = report(memory)
+    job.run(["a"], run_id="r")
+    with pytest.raises(
+        CannotRerun, match="gets its arguments from the function that calls it; give its output"
+    ):
+        job.app.rerun("r", "report/fetch", input={"page": "b"})
+
+
 def test_a_fork_goes_on_from_a_checkpoint(store: Store) -> None:
     job = report(store)
     job.run(["a", "b"], run_id="r")

@@ -140,6 +140,14 @@ class Reset(NamedTuple):
         return not self.source or (not self.key and self.source == run)
 
 
+class Given(NamedTuple):
+    """The result of a step that a function is going to call with `item`: what a person says that it returns."""
+
+    step: str
+    item: Item
+    ops: Item
+
+
 @record(18)
 class Reusing(NamedTuple):
     """Results of steps that another run, or this one earlier, finished after entry `after` and up to `upto` are reused.
@@ -157,6 +165,7 @@ class Reusing(NamedTuple):
     """The new names of renamed nodes of that run."""
     needs: tuple[tuple[bytes, int], ...] = ()
     """By run key (none for this run): the entry after which its journal has to be kept."""
+    given: tuple[Given, ...] = ()
 
 
 @record(26)

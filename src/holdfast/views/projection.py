@@ -70,6 +70,8 @@ class FinishedStep(NamedTuple):
     """The entry at which a person added it to the run; 0 if the run came to it by itself."""
     charges: tuple[int, ...] = ()
     """Its charges, as indexes into those of its run."""
+    is_call: bool = False
+    """Whether a function called it."""
 
     @property
     def step(self) -> str:
@@ -168,6 +170,8 @@ class Projection:
     resumes: int
     executed_seconds: float
     """The time from the begin of each execution to its end."""
+    bodies: Mapping[str, tuple[Op, ...]]
+    """The finished steps that ran a function which called others, each with what it was called with."""
 
     @property
     def forgotten(self) -> tuple[str, ...]:
@@ -265,6 +269,7 @@ class _Reader:
         self._began: dict[str, int] = {}
         self._pairs: set[tuple[str, str]] = set()
         """The nodes that are known to have been called after each other since the run was last set back."""
+        self._bodies: dict[str, tuple[Op, ...]] = {}
         self._added: dict[str, int] = {}
         """By step that a person added to the run, the entry."""
         self._edit: StateEdited | None = None
@@ -310,6 +315,7 @@ class _Reader:
             saved=self._saved,
             resumes=self._resumes,
             executed_seconds=self._executed,
+            bodies=self._bodies,
         )
 
     def _open_first(self, seq: int, at: float) -> None:
@@ -400,6 +406,8 @@ class _Reader:
         charges = self._accounts.finish(
             record, seq, at, before.charges if before is not None and is_own else ()
         )
+        if record.promoted and self._run.frames[name].is_body:
+            self._bodies[name] = self._run.step(name).item
         if record.promoted or name.rpartition("/")[2].startswith(START):
             return
         if name not in self._inputs:
@@ -420,6 +428,7 @@ class _Reader:
             outline,
             self._added.pop(name, 0),
             charges,
+            self._run.frames[step.frame].is_body,
         )
         segment.finished.append(found)
 
@@ -435,6 +444,7 @@ class _Reader:
         base = self._projector.project(parent[0], record.seq)
         self._own.append(Segment(self._info, seq, base.segment, record.seq))
         self._clock, self._begun = max(self._clock, base.clock), base.begun
+        self._bodies = {**base.bodies, **self._bodies}
         self._events = [*base.events, *self._events]
 
     def _continue_lost(

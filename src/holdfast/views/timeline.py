@@ -338,6 +338,7 @@ def _tell_intervention(record: Any, codec: Codec, run_id: str) -> Telling:
         case Reusing():
             which = "that are the same" if record.rerun is None else f"but not {', '.join(record.rerun)}"
             text = f"finished steps of {record.source or 'its own'} are reused, {which}"
+            text += "".join(f"; the result of {readable_step(each.step)} is given" for each in record.given)
             return "steps.reuse", "", text, {"seq": record.upto, **_fields(record, "source", "rerun")}
         case Migrated():
             data = {"from": record.since, "to": record.until, "update": _values(record.ops, codec)}

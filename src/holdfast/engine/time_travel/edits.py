@@ -12,7 +12,7 @@ from holdfast.engine.commands.control import Update, changes_of, waits_for_worke
 from holdfast.engine.commands.handlers import explained, modified, records_of
 from holdfast.engine.commands.inbox import EDIT, Change, RunCommand
 from holdfast.engine.commands.subject import NeedsGraph, Refused, Subject
-from holdfast.engine.decide import meaning
+from holdfast.engine.decide import meaning, output_of
 from holdfast.engine.graph_changes import brought_over
 from holdfast.engine.owner import describe, has_owner
 from holdfast.engine.resume import load_latest
@@ -30,11 +30,12 @@ from holdfast.errors import (
 from holdfast.graph.graph import Graph, base_name, has_parts, whole_of
 from holdfast.journal.checkpoint_ids import checkpoint_id, encode_mark
 from holdfast.journal.journal import Journal, Loaded
-from holdfast.journal.records import Record, RunEnded, Steered, StepFinished, Target
+from holdfast.journal.records import Given, Record, RunEnded, Steered, StepFinished, Target
 from holdfast.journal.run_state import DONE, RunState, Step, frame_of
 from holdfast.journal.writer import Writer
 from holdfast.state.codec import Codec
-from holdfast.state.ops import Op
+from holdfast.state.ops import Op, advance
+from holdfast.state.state import overlaid
 from holdfast.stores.base import RunInfo, Store
 from holdfast.values import END, START, RunStatus
 from holdfast.views.projection import GIVEN
@@ -272,12 +273,46 @@ class RerunOptions:
             if holds:
                 raise CannotRerun(reason)
 
-    def record(self, writer: Writer, settings: Settings, name: str) -> None:
-        """Record the overrides of a run, and of its step of that id, which is about to run."""
+    def record(
+        self, writer: Writer, settings: Settings, name: str, called: tuple[Op, ...] | None = None
+    ) -> None:
+        """Record the overrides of a run, and of its step of that id, which is about to run.
+
+        `called` is what the step is called with, if a function calls it; it may not have done so yet.
+        """
         if self.update:
             apply_edit(writer, Access.of(settings), Edit(self.update, None, self.by, "rerun"))
-        for record in self._of_step(settings, writer.run, writer.info.run, name) if self.is_for_step else ():
+        if not self.is_for_step:
+            return
+        run = writer.run
+        frame, body = run.frames.get(frame_of(name)), run.frames.get(name)
+        step = frame.active.get(name) if frame is not None else None
+        if step is not None and body is not None and body.is_body:
+            called = step.item
+        if called is not None and self.input:
+            raise CannotRerun(
+                f"step {name!r} gets its arguments from the function that calls it; give its output, or change what "
+                "the function makes them of"
+            )
+        if called is not None and (step is None or body is not None):
+            found = self._of_call(settings, run, writer.info.run, Given(name, called, ()))
+        else:
+            found = self._of_step(settings, run, writer.info.run, name)
+        for record in found:
             writer.record(record)
+
+    def _of_call(self, settings: Settings, run: RunState, run_id: str, given: Given) -> list[Record]:
+        """Return what gives a step its output when its function calls it, once again if it has done so."""
+        state = Subject(run_id, run, settings.codec, settings.graph).state(run.root)
+        value = self.output
+        if callable(value):
+            value = value(overlaid(state, advance({}, given.item)))
+        reuse = run.reuse
+        assert reuse is not None  # A rerun reuses what it does not run again.
+        found: list[Record] = [reuse._replace(given=(given._replace(ops=output_of(settings.codec, value)),))]
+        if given.step in run.frames:
+            found.insert(0, Steered(frame_of(given.step), (given.step,), why="its result is given"))
+        return found
 
     def _of_step(self, settings: Settings, run: RunState, run_id: str, name: str) -> list[Record]:
         frame = run.frames.get(frame_of(name))

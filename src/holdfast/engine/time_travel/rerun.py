@@ -22,7 +22,8 @@ from holdfast.graph.graph import (
 )
 from holdfast.journal.journal import Loaded
 from holdfast.journal.records import Reusing
-from holdfast.journal.run_state import DONE, RunState, node_of, renamed_path
+from holdfast.journal.run_state import DONE, RunState, frame_of, node_of, renamed_path
+from holdfast.state.ops import Op
 from holdfast.stores.base import RunInfo
 from holdfast.values import START, readable_step, step_label
 from holdfast.views.plain import View
@@ -99,6 +100,8 @@ class Rerun(Savings[RerunStep], View):
     needs: tuple[tuple[bytes, int], ...]
     """By run, the entry after which its journal holds what is kept."""
     remap: tuple[tuple[str, str], ...] = ()
+    called: tuple[Op, ...] | None = None
+    """What the step was called with, if a function called it."""
 
     def reusing(self, *, elsewhere: bool = False) -> Reusing:
         """Return what the run records to keep what is not affected, or what a new run records (`elsewhere`)."""
@@ -199,7 +202,8 @@ class _Planner:
 
     def of_step(self, name: str) -> Rerun:
         """Return what runs again if a step does."""
-        meant = _steps_named(self._past, name)
+        body = _body_named(self._past, name)
+        meant = _steps_named(self._past, name := body or name)
         if not meant:
             return self._of_unfinished(name)
         seed, level = meant[0].node, name.partition("[")[0].count("/")
@@ -211,7 +215,10 @@ class _Planner:
         plan = self._plan(nodes, meant)
         is_single = meant[0].step == name or ("[" in name and len(meant) == 1)
         is_alone = meant[0].node == seed and len([each for each in meant if each.node == seed]) == 1
-        return replace(plan, step=meant[0].step) if is_single or is_alone else plan
+        if body:
+            return replace(plan, step=body, called=self._past.bodies[body])
+        called = meant[0].item if meant[0].is_call else None
+        return replace(plan, step=meant[0].step, called=called) if is_single or is_alone else plan
 
     def _of_unfinished(self, name: str) -> Rerun:
         """Return the same for a step that has not finished: it runs from the newest checkpoint on."""
@@ -403,6 +410,14 @@ def _steps_named(past: Projection, name: str) -> list[FinishedStep]:
     if not own:
         return _last_visit(named, level)
     return named[named.index(_last_visit(own, level)[0]) :]
+
+
+def _body_named(past: Projection, name: str) -> str:
+    """Return the id of the finished workflow, called by a function, that a name with a number stands for, if any."""
+    if "#" not in name and name[-1:] != ")":
+        return ""
+    called = (each for each in past.bodies if frame_of(each))
+    return next((each for each in called if name in (each, step_label(each), place_of(each).label)), "")
 
 
 def _last_visit(found: list[FinishedStep], level: int) -> list[FinishedStep]:

@@ -23,7 +23,8 @@ from holdfast.journal.run_state import READY, Frame, RunState, Step, node_of, st
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Cells, Op, Slot, make_op, thaw
 from holdfast.state.schema import Reducer, Schema, as_mapping
-from holdfast.views.projection import FinishedStep, Projection, node_outline, project
+from holdfast.values import step_label
+from holdfast.views.projection import GIVEN, FinishedStep, Projection, node_outline, project
 
 logger = logging.getLogger("holdfast")
 
@@ -41,6 +42,7 @@ class ReusableSteps:
         self._graph, self._codec, self._run, self._run_id = graph, codec, run, run_id
         self._rerun = run.reuse.rerun
         self._again = frozenset(self._rerun or ())
+        self._given = {each.step: each for each in run.reuse.given}
         self._known = past.available(run.reuse.after, dict(run.reuse.remap)) if past is not None else {}
         self._outline = graph.outline()
         self._equality = _Equality(codec)
@@ -64,11 +66,15 @@ class ReusableSteps:
                 past = project(journal, codec, info, reuse.upto, inputs=reuse.rerun is None)
         except HoldfastError as error:
             logger.warning("run %s: nothing is taken over from %s: %s", run_id, reuse.source, error)
-        return cls(graph, codec, run, run_id, past) if past is not None else None
+        return cls(graph, codec, run, run_id, past) if past is not None or reuse.given else None
 
     def taken(self, step: Step) -> StepFinished | None:
         """The end of a step that is about to begin, if it need not run."""
-        if step.status != READY or not self._known:
+        if step.status != READY:
+            return None
+        if step.id in self._given:
+            return self._given_to(step)
+        if not self._known:
             return None
         name = step_id(
             step.frame, step.node, step.visit, step.key
@@ -83,6 +89,17 @@ class ReusableSteps:
         self.cost += found.cost
         origin = record.origin or found.info.run
         return StepFinished(step.id, record.ops, record.goto, skipped=record.skipped, origin=origin)
+
+    def _given_to(self, step: Step) -> StepFinished | None:
+        """The end of a step whose result a person gave, unless it is called with other arguments than it was."""
+        given = self._given[step.id]
+        if given.item == step.item:
+            return StepFinished(step.id, given.ops, skipped=GIVEN)
+        logger.warning(
+            "run %s: step %s is called with other arguments than those that its output was given for, and runs",
+            *(self._run_id, step_label(step.id)),
+        )
+        return None
 
     def promised(self) -> dict[str, FinishedStep]:
         """What the run is given when it comes to it, whatever it looks like then."""

@@ -452,6 +452,6 @@ async def _record_differences(
     reconciled = reconciled_graph(runner, loaded, options, observer)
     for record in reconciled.records:
         writer.record(record)
-    overrides.record(writer, reconciled.settings, plan.step)
+    overrides.record(writer, reconciled.settings, plan.step, plan.called)
     writer.mark(mark_of(writer.run))
     return reconciled
