@@ -190,6 +190,49 @@ def test_another_run_reuses_what_has_the_same_arguments(store: Store) -> None:
     assert seen == ["c", "glue", "publish"]
 
 
+def helped(page: str) -> str:
+    return glue([page, fetch(page)])
+
+
+def test_another_run_reuses_the_steps_of_workflows_and_helpers_that_a_function_calls(memory: Store) -> None:
+    @workflow
+    async def deep(page: str) -> list[str]:
+        return [helped(page)]
+
+    @workflow
+    async def child(page: str) -> list[str]:
+        return await deep(page)
+
+    @workflow(store=memory)
+    async def job(pages: list[str]) -> list[list[str]]:
+        return [await child(page) for page in pages]
+
+    job.run(["a", "b"], run_id="r")
+    seen.clear()
+    assert result(job.app.invoke(reuse="r")) == [["a-A"], ["b-B"]] and seen == []
+    assert result(job.app.invoke({"pages": ["a", "c"]}, reuse="r")) == [["a-A"], ["c-C"]]
+    assert seen == ["c", "glue"]
+
+
+@step
+def less(n: int) -> int:
+    seen.append(n)
+    return n - 1
+
+
+@workflow
+def down(n: int) -> list[int]:
+    return [n, *down(less(n))] if n else []
+
+
+def test_a_workflow_may_call_itself(memory: Store) -> None:
+    job = workflow(store=memory, name="job")(lambda n: down(n))
+    assert job.run(2, run_id="r") == [2, 1] and seen == [2, 1]
+    seen.clear()
+    assert result(job.app.invoke(reuse="r")) == [2, 1]
+    assert result(job.app.rerun("r", "job/down/down/less")) == [2, 1] and seen[-1] == 1
+
+
 def test_a_capsule_has_the_whole_run(memory: Store, tmp_path: Path) -> None:
     job = report(memory)
     job.run(["a"], run_id="r")

@@ -135,8 +135,11 @@ class StepNodes(dict[str, Node]):
         self._wrap = wrap
 
     def learn(self, node: Node) -> None:
-        """Know a step from now on."""
+        """Know a step from now on. A workflow has steps of its own wherever it is called: it may call itself."""
         if not super().__contains__(node.name):
+            if node.graph is not None:
+                inner = steps_graph(node.name, StepNodes(node.graph.nodes))
+                node = dataclasses.replace(node, graph=inner)
             self[node.name] = node if self._wrap is None else self._wrap(node)
 
     def __contains__(self, name: object) -> bool:

@@ -108,8 +108,19 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         step.node = self._node(_ChildBody(self), ())
         return step
 
-    def _node(self, body: Any, wants: tuple[str, ...] = ("state", "ctx")) -> Node:
-        nodes = StepNodes({each.name: each.node for each in self.steps})
+    def _node(
+        self,
+        body: Any,
+        wants: tuple[str, ...] = ("state", "ctx"),
+        within: tuple[WorkflowFunction[Any, Any], ...] = (),
+    ) -> Node:
+        """Return this workflow as a node. One that calls itself, perhaps through others, is not laid out again."""
+        nodes, outer = StepNodes(), (*within, self)
+        for each in self._calls:
+            if isinstance(each, StepFunction):
+                nodes.learn(each.node)
+            elif each not in outer:
+                nodes.learn(each._node(_ChildBody(each), (), outer))
         inner = steps_graph(self.name, nodes)
         return Node(self.name, body, inner, wants=wants, is_async=self.is_async)
 
@@ -144,8 +155,16 @@ class WorkflowFunction(Declaration[Parameters, Result]):
 
     @property
     def steps(self) -> list[StepFunction[Any, Any]]:
-        """The steps that the function itself names; it may call others."""
-        return list(_steps_of(self.function))
+        """The steps that the function itself names, or functions of its module that it names; it may call others."""
+        return [each for each in self._calls if isinstance(each, StepFunction)]
+
+    @property
+    def _calls(self) -> list[StepFunction[Any, Any] | WorkflowFunction[Any, Any]]:
+        """These steps, and the workflows that it names so."""
+        found: dict[str, StepFunction[Any, Any] | WorkflowFunction[Any, Any]] = {}
+        for each in _named_in(self.function, {self.function}):
+            found.setdefault(each.name, each)
+        return list(found.values())
 
     def validate(self) -> list[FunctionWarning]:
         """Return what in the function, outside of its steps, may come to something else when it runs again.
@@ -416,9 +435,8 @@ class _ChildBody(_Body):
         return self.run_function(ctx, args, kwargs)
 
 
-def _steps_of(function: Any) -> Iterator[StepFunction[Any, Any]]:
-    """Yield the steps that a function names: its globals and what it closes over."""
-    seen: set[str] = set()
+def _named_in(function: Any, seen: set[Any]) -> Iterator[StepFunction[Any, Any] | WorkflowFunction[Any, Any]]:
+    """Yield the steps and workflows that a function names, and those that helpers in its module name."""
     code = getattr(function, "__code__", None)
     scope = {**getattr(function, "__globals__", {})}
     for name, cell in zip(code.co_freevars if code else (), function.__closure__ or (), strict=False):
@@ -428,9 +446,12 @@ def _steps_of(function: Any) -> Iterator[StepFunction[Any, Any]]:
             continue
     for name in _names(code) if code is not None else ():
         found = scope.get(name)
-        if isinstance(found, StepFunction) and found.name not in seen:
-            seen.add(found.name)
+        if isinstance(found, (StepFunction, WorkflowFunction)):
             yield found
+        elif isinstance(found, types.FunctionType) and found.__module__ == function.__module__:
+            if found not in seen:
+                seen.add(found)
+                yield from _named_in(found, seen)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
