@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import ExecutionError, Retry, RunPaused, ask, step, workflow
-from holdfast.errors import StepChanged
+from holdfast.errors import RunExists, StepChanged
 from holdfast.stores.base import Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "functions.md"
@@ -235,7 +235,34 @@ def test_an_edit_between_two_executions(edit: Edit, memory: Store) -> None:
     assert job.resume("r") == [edit.before(), 1]
 
 
+PARAMETER = "the workflow gets a parameter with a default, or loses a parameter"
+SAME_LINE = (
+    "all results are given: neither is compared; another value than the default is refused, with `RunExists`"
+)
+
+
+def test_a_workflow_may_get_and_lose_parameters(memory: Store) -> None:
+    @workflow(store=memory, name="job")
+    def before(url: str) -> list[Any]:
+        return [fetch(url), ask("more?")]
+
+    @workflow(store=memory, name="job")
+    def after(url: str, limit: int = 9, *more: str) -> list[Any]:
+        return [fetch(url)[:limit], ask("more?"), *more]
+
+    for old, new, given, run in ((before, after, ("a",), "gets"), (after, before, ("a", 5, "x"), "loses")):
+        with pytest.raises(RunPaused):
+            old.run(*given, run_id=run)
+        seen.clear()
+        with pytest.raises(RunPaused):
+            new.run("a", run_id=run)
+        assert new.run("a", run_id=run, answers={"more?": "no"}) == ["A", "no"] and seen == []
+    for other in (("a", 8), ("a", 9, "x"), ("b",)):
+        with pytest.raises(RunExists, match="began with another input: '(limit|more|url)' differs"):
+            after.run(*other, run_id="gets")
+
+
 def test_the_documentation_has_these_edits() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and line[2].isdigit()]
     expected = [f"| {n} | {edit.name} | {edit.outcome} |" for n, edit in enumerate(EDITS, 1)]
-    assert rows == expected and len(rows) == 20
+    assert rows == [*expected, f"| 21 | {PARAMETER} | {SAME_LINE} |"]

@@ -325,20 +325,30 @@ class Existing:
     def refuse_other_input(self, input: Any) -> None:
         """Refuse an input other than the one that the run began with; none at all is not compared.
 
-        A key that is left out and has a default is not compared either: defaults may differ from day to day.
+        A key that is left out and has a default is not compared either: defaults may differ from day to day. Nor is a
+        key that the run did not begin with and that has its default, nor, of a schema that names its keys, one that
+        it has no longer: the workflow has changed, and not what it is asked for.
         """
         runner, name = self.runner, self.info.run
         if input is None:
             return
-        codec, values = runner.settings.codec, as_mapping(input, "the input")
-        now = {op.key: op for op in runner.settings.graph.schema.initial(codec, values)}
+        codec, values, schema = (
+            runner.settings.codec,
+            as_mapping(input, "the input"),
+            runner.settings.graph.schema,
+        )
+        now = {op.key: op for op in schema.initial(codec, values)}
         _, entries = runner.journal.history(self.info, codec, 1)
         begun = [each for _, found in entries for each in found if isinstance(each, records.RunStarted)]
         if not begun:
             logger.warning("run %s: the input is not compared: the one it began with is not stored", name)
             return
-        then = {op.key: op for op in begun[0].ops}
+        then = {op.key: op for op in begun[0].ops if schema.is_open or op.key in schema.channels}
         compared = [key for key in {**then, **now} if key in values or key not in now]
+        if new := values.keys() - then.keys():
+            default = {op.key: op for op in schema.initial(codec, {})}
+            same = {key for key in new if key in default and not _differing(key, default[key], now.get(key))}
+            compared = [key for key in compared if key not in same]
         differ = [name for key in compared for name in _differing(key, then.get(key), now.get(key))]
         if differ:
             raise RunExists(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import types
 import weakref
@@ -128,10 +129,13 @@ class WorkflowFunction(Declaration[Parameters, Result]):
     def app(self) -> App:
         """The workflow as a compiled graph on its store, with all that can be done with one."""
         node = self._node(_RootBody(self))
-        keys = [*self.signature.parameters, RESULT]
+        defaults = {name: _default(each) for name, each in self.signature.parameters.items()}
         graph = Graph(
             self.name,
-            Schema(self.name, {key: Channel(key) for key in keys}),
+            Schema(
+                self.name,
+                {key: Channel(key, default=made) for key, made in {**defaults, RESULT: None}.items()},
+            ),
             {self.name: node},
             (Edge(START, self.name), Edge(self.name, END)),
             version=self._version,
@@ -448,10 +452,18 @@ def _named_in(function: Any, seen: set[Any]) -> Iterator[StepFunction[Any, Any] 
         found = scope.get(name)
         if isinstance(found, (StepFunction, WorkflowFunction)):
             yield found
-        elif isinstance(found, types.FunctionType) and found.__module__ == function.__module__:
-            if found not in seen:
-                seen.add(found)
-                yield from _named_in(found, seen)
+        elif not isinstance(found, types.FunctionType) or found in seen:
+            continue
+        elif found.__module__ == function.__module__:
+            seen.add(found)
+            yield from _named_in(found, seen)
+
+
+def _default(parameter: inspect.Parameter) -> Callable[[], Any] | None:
+    """Return what makes the value that a parameter has if it is not given; `None` if it has to be given."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return tuple if parameter.kind == parameter.VAR_POSITIONAL else dict
+    return None if parameter.default is parameter.empty else lambda: parameter.default
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
