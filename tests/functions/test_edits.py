@@ -235,6 +235,28 @@ def test_an_edit_between_two_executions(edit: Edit, memory: Store) -> None:
     assert job.resume("r") == [edit.before(), 1]
 
 
+def test_a_changed_call_is_run_again_in_place_by_the_id_that_the_error_names(memory: Store) -> None:
+    urls, fails = ["a", "b", "c"], [True]
+
+    @workflow(store=memory)
+    def job() -> list[str]:
+        found = [fetch(url) for url in urls]
+        if fails:
+            raise OSError("later")
+        return found
+
+    with pytest.raises(ExecutionError):
+        job.run(run_id="r")
+    fails.clear()
+    urls[1] = "z"
+    with pytest.raises(ExecutionError) as error:
+        job.run(run_id="r")
+    assert isinstance(error.value.cause, StepChanged) and error.value.cause.step == "job#1/fetch#2"
+    seen.clear()
+    job.app.rerun("r", error.value.cause.step, in_place=True)
+    assert job.run(run_id="r") == ["A", "Z", "C"] and seen == ["z", "c"]
+
+
 PARAMETER = "the workflow gets a parameter with a default, or loses a parameter"
 SAME_LINE = (
     "all results are given: neither is compared; another value than the default is refused, with `RunExists`"
@@ -258,7 +280,7 @@ def test_a_workflow_may_get_and_lose_parameters(memory: Store) -> None:
             new.run("a", run_id=run)
         assert new.run("a", run_id=run, answers={"more?": "no"}) == ["A", "no"] and seen == []
     for other in (("a", 8), ("a", 9, "x"), ("b",)):
-        with pytest.raises(RunExists, match="began with another input: '(limit|more|url)' differs"):
+        with pytest.raises(RunExists, match=r"began with another input: '(limit|more|url)' differs"):
             after.run(*other, run_id="gets")
 
 

@@ -675,6 +675,9 @@ def test_a_finished_step_is_never_given_for_other_arguments(store: Store) -> Non
         "options(key=",
         "on_change",
         "holdfast.now()",
+        "run step 'job#1/double#1' again",
+        "in_place=True (--in-place)",
+        "job.app.rerun('r', 'job#1/double#1')",
     ):
         assert part in text
     assert isinstance(error.value.cause, StepChanged) and error.value.cause.step == "job#1/double#1"

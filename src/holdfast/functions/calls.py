@@ -278,8 +278,9 @@ class Calls:
         return StepChanged(
             f"run {run!r}: step {step_label(step.id)!r} {what} Make the arguments "
             "depend on nothing but the workflow's input and recorded results (holdfast.now(), "
-            f"random(), uuid()); give calls that move a key ({call.function.name}.options(key=…)); or say what a "
-            "change means with @step(on_change='rerun') or 'keep'",
+            f"random(), uuid()); give calls that move a key ({call.function.name}.options(key=…)); say what a change "
+            f"means with @step(on_change='rerun') or 'keep'; or run step {step.id!r} again, and all after it: that "
+            "makes a new run, or, with in_place=True (--in-place), repairs this one",
             remedies=Remedy("rerun", run, {"step": step.id}),
             step=step.id,
             recorded=recorded,

@@ -410,9 +410,16 @@ class _RootBody(_Body):
 
     def _arguments(self, state: State) -> tuple[list[Any], dict[str, Any]]:
         args, kwargs = list[Any](), dict[str, Any]()
-        for name, parameter in self._workflow.signature.parameters.items():
+        parameters = self._workflow.signature.parameters
+        more = any(each.kind == each.VAR_POSITIONAL and state.get(name) for name, each in parameters.items())
+        for name, parameter in parameters.items():
+            by_position = parameter.kind == parameter.POSITIONAL_ONLY or (
+                more and parameter.kind == parameter.POSITIONAL_OR_KEYWORD
+            )
             if name not in state:
-                if parameter.default is parameter.empty and parameter.kind not in (2, 4):
+                if by_position and parameter.default is not parameter.empty:
+                    args.append(parameter.default)
+                elif parameter.default is parameter.empty and parameter.kind not in (2, 4):
                     raise HoldfastError(
                         f"workflow {self._workflow.name!r} has no value for its parameter {name!r}"
                     )
@@ -422,7 +429,7 @@ class _RootBody(_Body):
                 args += value
             elif parameter.kind == parameter.VAR_KEYWORD:
                 kwargs |= value
-            elif parameter.kind == parameter.POSITIONAL_ONLY:
+            elif by_position:
                 args.append(value)
             else:
                 kwargs[name] = value
