@@ -11,12 +11,13 @@ import pytest
 
 from holdfast import ExecutionError, Retry, RunPaused, ask, open_store, sleep, step, workflow
 from holdfast.capsules import export_run, import_run
-from holdfast.errors import CannotRerun, HoldfastError
+from holdfast.errors import CannotRerun, CheckpointNotFound, HoldfastError
 from holdfast.fleet import Worker
 from holdfast.functions import context
 from holdfast.stores.base import Store
 from holdfast.testing import crash_everywhere, record_effect
 from holdfast.values import RunStatus
+from tests.cli.in_process import caller
 
 seen: list[Any] = []
 
@@ -179,6 +180,59 @@ def test_a_fork_goes_on_from_a_checkpoint(store: Store) -> None:
     job.app.rollback("r", saved[1].id)
     seen.clear()
     assert job.resume("r") == "<A-B>" and seen == ["glue", "publish"]
+
+
+@pytest.mark.parametrize(
+    ("place", "nodes"),
+    [
+        ("nested/fetch", ("fetch",)),
+        ("nested#1/fetch#1", ("fetch",)),
+        ("nested/fetch#2", ("fetch",)),
+        ("nested/child/glue#1", ("child",)),
+        ("nested/child#2", ("child",)),
+        ("nested#1/child#2/glue#1", ("child",)),
+        ("nested/publish", ("nested",)),
+        ("nested#1/publish#1", ("nested",)),
+    ],
+)
+def test_a_place_finds_the_checkpoint_that_has_the_result_of_a_step(
+    store: Store, place: str, nodes: tuple[str, ...]
+) -> None:
+    job = nested(store)
+    job.run(["a", "b"], run_id="r")
+    seen.clear()
+    fork = job.app.fork(f"r@{place}")
+    assert job.app.checkpoints(fork)[0].nodes == nodes
+    assert result(job.app.invoke(run_id=fork, if_exists="resume")) == ["A-AA", "B-BB", "<end>"]
+    ran = {"nested/fetch": ["A", "AA"], "nested/publish": []}
+    assert seen[: len(ran.get(place, []))] == ran.get(place, []) and (nodes != ("nested",) or not seen)
+
+
+def test_places_name_items_by_their_keys_and_calls_by_their_numbers(memory: Store) -> None:
+    @workflow(store=memory)
+    def job() -> list[str]:
+        found = [fetch.options(key=f"{page}/x")(page) for page in "ab"]
+        return [*found, *(fetch(page) for page in "cde")]
+
+    job.run(run_id="r")
+    rest = {"job/fetch[a/x]": "bcde", "job#1/fetch#2": "e", "job/fetch#1": "de", "job/fetch#3": ""}
+    for place, left in rest.items():
+        seen.clear()
+        job.app.invoke(run_id=job.app.fork(f"r@{place}"), if_exists="resume")
+        assert "".join(seen) == left
+    with pytest.raises(CheckpointNotFound, match=r"job/fetch' for the 4\. time"):
+        job.app.fork("r@job/fetch#4")
+
+
+def test_history_and_show_number_the_checkpoints_of_functions_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    report(open_store(url)).run(["a"], run_id="r")
+    call = caller(capsys)
+    shown = call("history", "r", "--store", url).lines
+    assert ["2 of report#1" in line for line in shown[1:4]] == [False, False, True]
+    assert call("show", "r@-2", "--store", url).out.startswith("as of wave 2 of report#1, checkpoint ")
 
 
 def test_another_run_reuses_what_has_the_same_arguments(store: Store) -> None:

@@ -217,6 +217,8 @@ class Point(Happened):
     """The number of its entry in the journal."""
     wave: int | None
     """How many waves of the run were completed, as `RUN@N` counts them; `None` inside a sub-graph."""
+    frame_wave: int = 0
+    """The same inside of the sub-graph; in a function, how many calls it had made."""
     frame: str
     """The sub-graph's step that it is inside of; empty for the run itself."""
     nodes: tuple[str, ...]
@@ -288,7 +290,7 @@ def history(journal: Journal, info: RunInfo, limit: int | None = None, before: i
             position = {
                 name: getattr(found, name) for name in ("id", "seq", "frame", "nodes", "next", "created_at")
             }
-            points.append(Point(wave=found.run_wave, **position, **stretch.facts()))
+            points.append(Point(wave=found.run_wave, frame_wave=found.wave, **position, **stretch.facts()))
             stretch = _Stretch(info.run)
     if before is not None and points:
         annotated = journal.load(info, CODEC).run

@@ -119,7 +119,7 @@ def _row(point: Point) -> dict[str, str]:
     left = len(point.changes) - _MOST_KEYS
     return {
         "checkpoint": point.id,
-        "wave": "" if point.wave is None else str(point.wave),
+        "wave": f"{point.frame_wave} of {point.frame}" if point.frame else str(point.wave),
         "kind": point.kind,
         "after": inside + steps_text(point.nodes),
         "next": steps_text(point.next),

@@ -256,7 +256,10 @@ def view_of(session: Session, text: str) -> tuple[RunView, str]:
     view = run_view(journal, found.info.run, upto=found.seq, ttl_of=_question_ttl)
     status = RunStatus(journal.load(found.info, CODEC, found.seq).run.status)
     point = checkpoint_at(store, found)
-    past = f"entry {found.seq}" if point is None else f"wave {point.wave}, checkpoint {point.id}"
+    past = f"entry {found.seq}"
+    if point is not None:
+        inside = f" of {point.frame}" if point.frame else ""
+        past = f"wave {point.wave}{inside}, checkpoint {point.id}"
     return replace(view, line=replace(view.line, status=status, owner=Owner())), past
 
 

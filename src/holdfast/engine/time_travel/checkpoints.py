@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.engine.resume import find_checkpoint, find_run
-from holdfast.errors import CheckpointNotFound, Remedy, RunFinished, StateInvalid, suggestion
+from holdfast.errors import (
+    CheckpointNotFound,
+    HoldfastError,
+    Remedy,
+    RunFinished,
+    StateInvalid,
+    suggestion,
+)
 from holdfast.graph.graph import base_name
 from holdfast.journal.checkpoint_ids import Checkpoint, decode_checkpoint, is_checkpoint_id, times_reset
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import StepCalled, StepFinished
+from holdfast.journal.run_state import frame_of, node_of
+from holdfast.journal.sealing import Seal
+from holdfast.state.codec import TolerantCodec
 from holdfast.stores.base import RunInfo, Store, StoredCheckpoint
+from holdfast.values import step_label
 
 _PAGE = 500
 _SHOWN = 20
@@ -30,7 +45,8 @@ def find_position(store: Store, target: str) -> Position:
     A run id, or a workflow's name for its latest run, is that run as it stands; a checkpoint id is that checkpoint.
     `RUN@3` is after wave 3, and in a run that was taken back after the last time that it came there; `RUN@0` is
     before the first; `RUN@-1` is one checkpoint before the newest; `RUN@NODE` is after the last finish of a node,
-    `RUN@NODE#2` after its second.
+    `RUN@NODE#2` after its second. Of a step that a function called, `RUN@report/fetch#2` or its whole id, it is the
+    checkpoint that has the step's result.
     """
     if store.runs(run=target) or "@" not in target:
         return Position(*_run(store, target))
@@ -153,13 +169,39 @@ def _read(info: RunInfo, stored: StoredCheckpoint) -> Checkpoint:
     return decode_checkpoint(info.key, stored, info.run)
 
 
+def _with_result(store: Store, info: RunInfo, place: str) -> tuple[int | None, bool]:
+    """Return the first checkpoint that has the result of a step, and whether a function calls steps of that kind."""
+    named = step_label if "#" in place or "[" in place else node_of
+    wanted, frames, last = place if named is node_of else step_label(place), set[str](), 0
+    with suppress(HoldfastError):  # It is encrypted, say: the marks beside its entries are not.
+        journal = Journal(store, Seal.chosen(None, None, os.environ))
+        for entry in store.read(info.run):
+            for record in journal.skimmed(info, entry, TolerantCodec()):
+                if isinstance(record, StepCalled):
+                    frames.add(record.frame)
+                elif isinstance(record, StepFinished) and named(record.step) == wanted:
+                    last = entry.seq if frame_of(record.step) in frames else last
+    found = None
+    for point in checkpoints_back(store, info) if last else ():
+        if point.seq < last:
+            break
+        found = point.seq
+    caller = "/".join(part.partition("#")[0] for part in frame_of(place).split("/"))
+    return found, caller in map(node_of, frames)
+
+
 def _after_node(store: Store, info: RunInfo, place: str) -> int:
+    result, is_call = _with_result(store, info, place) if "/" in place else (None, False)
+    if result is not None:
+        return result
     node, _, visit = place.rpartition("#")
     if not node or not visit.isdecimal():
         node, visit = place, ""
     seen: dict[str, None] = {}
     finishes = []
-    ends = {node, f"{node}:done"}  # A step of several nodes ends with the last of them.
+    ends = (
+        set[str]() if is_call else {node, f"{node}:done"}
+    )  # A step of several nodes ends with the last of them.
     for point in checkpoints_back(store, info):
         prefix = (
             "/".join(part.rpartition("#")[0] for part in point.frame.split("/")) + "/" if point.frame else ""
