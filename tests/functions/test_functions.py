@@ -488,6 +488,19 @@ def elsewhere(n: int) -> int:
     return os.getpid() * n
 
 
+@step(executor="processes:1")
+async def known_elsewhere(n: int) -> list[Any]:
+    own = context()
+    own.log.warning("seen %s", n)
+    own.spend("m", cost=0.5)
+    return [own.attempt, own.step, own.run_id, bool(own.idempotency_key), double(n), random() < 1]
+
+
+@step(executor="processes:1")
+def asks_elsewhere(way: str) -> Any:
+    return ask("?") if way == "ask" else getattr(context(), way)("x")
+
+
 pool = ThreadPoolExecutor(1, thread_name_prefix="own")
 
 
@@ -502,6 +515,27 @@ async def in_own_pool(n: int) -> list[Any]:
     await asyncio.sleep(0)
     seen.append(n)
     return [threading.current_thread().name.startswith("own"), await triple(n), context().attempt]
+
+
+def test_a_step_in_another_process_has_its_context_and_names_what_does_not_work_there(
+    memory: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    @workflow(store=memory)
+    def job() -> list[Any]:
+        return known_elsewhere(4)
+
+    assert job.run(run_id="r") == [1, "job#1/known_elsewhere#1", "r", True, 8, True]
+    assert "seen 4" in caplog.text and sum(each.spent.cost for each in job.app.cost("r").charges) == 0.5
+
+    @workflow(store=memory)
+    def asks(way: str) -> Any:
+        return asks_elsewhere(way)
+
+    for way in ("ask", "once", "stream"):
+        with pytest.raises(
+            ExecutionError, match=rf"ctx\.{way} does not work in processes.* into a step of its own"
+        ):
+            asks.run(way)
 
 
 def test_executors_run_steps_elsewhere_and_once(memory: Store) -> None:

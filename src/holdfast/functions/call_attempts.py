@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -65,22 +64,17 @@ async def _inside(context: Context, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 class WholeCall:
-    """A call with its arguments, for an executor: in a thread it is inside of its step, elsewhere a plain call."""
+    """A call with its arguments, for an executor, which gives it the context of its step as that is there."""
 
-    def __init__(self, call: Call, context: Context) -> None:
-        self._call, self._context = call, context
+    def __init__(self, call: Call) -> None:
+        self._function, self._args, self._kwargs = call.function, call.args, dict(call.kwargs)
 
-    def __call__(self) -> Any:
-        token = _current.set(InsideStep(self._context))
+    def __call__(self, context: Any) -> Any:
+        if not isinstance(context, Context):  # This is another process.
+            context.unit = "step"
+        token = _current.set(InsideStep(context))
         try:
-            found = self._call.function.function(*self._call.args, **self._call.kwargs)
-            return _inside(self._context, found) if asyncio.iscoroutine(found) else found
+            found = self._function.function(*self._args, **self._kwargs)
+            return _inside(context, found) if asyncio.iscoroutine(found) else found
         finally:
             _current.reset(token)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _whole, (self._call.function, self._call.args, dict(self._call.kwargs))
-
-
-def _whole(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return functools.partial(function, *args, **kwargs)

@@ -104,7 +104,7 @@ def current_context(what: str) -> Context:
     found = _current.get()
     if found is None:
         raise HoldfastError(
-            f"{what} works in a workflow only: call it in a function under @workflow or @step"
+            f"{what} works in a workflow only: call it in a function under @workflow or @step that a workflow runs"
         )
     return found.context
 
@@ -481,7 +481,7 @@ class Calls:
         host.steps_run += 1
         context = Context(host, step, host.config, node.is_async)
         if node.executor is not None:
-            node = dataclasses.replace(node, function=WholeCall(call, context), wants=())
+            node = dataclasses.replace(node, function=WholeCall(call), wants=("ctx",))
         return CallAttempt(node, step, context, call.args, call.kwargs)
 
     def _run_here(self, attempt: CallAttempt) -> None:

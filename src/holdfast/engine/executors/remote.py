@@ -101,6 +101,9 @@ class RemoteContext:
     It knows what `Context` knows; whatever needs the engine raises `Unavailable`, which names the alternative.
     """
 
+    unit = "node"
+    """What is to be written otherwise where something does not work: a node of a graph, or a step of a function."""
+
     def __init__(self, facts: Facts, kept: Kept) -> None:
         self._facts, self._kept = facts, kept
         # Of its own: what is logged is logged where the run is executed, not here.
@@ -141,8 +144,9 @@ class RemoteContext:
         spent.append(tuple(line))
 
     def _refuse(self, name: str) -> NoReturn:
+        way_out = WAYS_OUT[name].replace("node", self.unit)
         raise Unavailable(
-            f"ctx.{name} does not work in {self._facts.where}, which has no way back to the run: {WAYS_OUT[name]}"
+            f"ctx.{name} does not work in {self._facts.where}, which has no way back to the run: {way_out}"
         )
 
 
