@@ -114,6 +114,43 @@ if __name__ == "__main__":
     globals()[sys.argv[1]].run(run_id=sys.argv[2])
 """
 
+NESTED = """
+from holdfast import step, workflow
+
+write = step(name="write")(lambda n: n)
+read = step(name="read")(lambda n: n)
+
+
+@workflow
+def inner(n):
+    return write(read(n))
+
+
+@workflow(store="sqlite:///.holdfast/runs.db")
+def outer(n):
+    return write(n) + inner(n)
+
+
+if __name__ == "__main__":
+    outer.run(1, run_id="n")
+"""
+
+CLOSURE = """
+from holdfast import ask, workflow
+
+
+def made():
+    @workflow(store="sqlite:///.holdfast/runs.db")
+    def asking():
+        return ask("Publish it?", choices=["yes", "no"])
+
+    return asking
+
+
+if __name__ == "__main__":
+    made().run(run_id="q")
+"""
+
 CHAIN = """
 workflow: {name: chain}
 steps:
@@ -309,12 +346,71 @@ def test_the_lines_about_runs_of_functions_work(tmp_path: Path, shell: Path) -> 
     assert [line for line in runs.paste(answered.stdout) if "resume q --app report.py:asking" in line]
     done = call(folder, "resume", "q", *app(runs, "asking"))
     assert "kept 1 step" in done.stdout and "ran 1 step" in done.stdout
+    assert "run 'q' is completed" in call(folder, "resume", "q").stderr
+    again = call(folder, "rerun", "q", "--from", "first")
+    assert [
+        line for line in runs.paste(again.stderr) if "rerun q --app report.py:asking --from first" in line
+    ]
+    call(
+        folder, "rerun", "q", "--from", "first", "--run-id", "again", *app(runs, "asking"), "--no-interactive"
+    )
+    shown = [call(folder, "show", run, "--step", "first") for run in ("q", "again")]
+    assert [each.returncode for each in shown] == [0, 0] and "step      asking/first" in shown[0].stdout
+
+    runs.begin("asking", "now")
+    stored = call(folder, "answer", "now", "yes", "--resume")
+    assert stored.returncode == 2 and "the answer to approve of run now is stored" in stored.stderr
+    assert [line for line in runs.paste(stored.stderr) if "resume now --app report.py:asking" in line]
 
     (folder / "die").touch()
     runs.begin("doubtful", "d")
     doubt = call(folder, "resume", "d", *app(runs, "doubtful"), "--no-interactive")
     found = runs.paste(call(folder, "doctor").stdout, doubt.stdout + doubt.stderr, *looked_at(runs, "d"))
     assert [line for line in found if "--if-interrupted rerun" in line]
+
+
+def test_a_bare_name_that_several_steps_have_is_refused_with_their_names(tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text(NESTED)
+    subprocess.run([sys.executable, "report.py"], cwd=tmp_path, capture_output=True, env=environment())
+
+    again = call(tmp_path, "rerun", "n", "--from", "write", "--app", "report.py:outer", "--plan")
+    shown = call(tmp_path, "show", "n", "--step", "write")
+
+    for done in (again, shown):
+        assert done.returncode == 2, done
+        assert "did you mean 'outer/write' or 'outer/inner/write'?" in done.stderr, done.stderr
+    only = call(tmp_path, "rerun", "n", "--from", "read", "--app", "report.py:outer", "--plan")
+    assert only.returncode == 0 and "outer/inner/read" in only.stdout
+
+
+def test_a_workflow_that_is_in_no_variable_is_called_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text(CLOSURE)
+    subprocess.run([sys.executable, "report.py"], cwd=tmp_path, capture_output=True, env=environment())
+
+    stored = call(tmp_path, "answer", "q", "yes", "--resume")
+    assert "resume with: asking.resume('q') in its program" in stored.stderr, stored
+    assert "resume with: asking.resume('q') in its program" in call(tmp_path, "show", "q").stdout
+    forked = call(tmp_path, "fork", "q@0", "--run-id", "f", "--run").stderr
+    assert "fork = asking.app.fork('q@0'), then asking.resume(fork)" in forked, forked
+
+
+def test_the_line_about_a_python_run_from_a_capsule_confirms_it_and_names_its_app(
+    tmp_path: Path, shell: Path
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    runs = Runs(folder, shell, of_program=True, program=FUNCTIONS)
+    (folder / "number").write_text("2")
+    runs.begin("chain", "r")
+    for words in (("capsule", "export", "r", "-o", "r.capsule"), ("delete", "r", "--yes")):
+        assert call(folder, *words).returncode == 0
+    assert call(folder, "capsule", "import", "r.capsule").returncode == 0
+
+    refused = call(folder, "resume", "r")
+    assert "nobody has confirmed it" in refused.stderr
+    assert [line for line in runs.paste(refused.stderr) if "resume r --trust --app report.py:app" in line]
+    (folder / "report.py").rename(folder / "other.py")
+    assert "resume r --trust --app MODULE:NAME" in call(folder, "resume", "r").stderr
 
 
 def app(runs: Runs, name: str) -> list[str]:
@@ -340,8 +436,12 @@ def test_what_cannot_be_imported_is_refused_with_the_reason(tmp_path: Path) -> N
     assert done.returncode == 2 and "give one of them" in done.stderr
 
 
-def test_a_program_that_starts_its_run_when_it_is_imported_is_not_named(tmp_path: Path) -> None:
-    (tmp_path / "report.py").write_text(REPORT.replace('if __name__ == "__main__":\n    ', ""))
+@pytest.mark.parametrize(
+    "start", ["{}", "def main():\n    {}\nmain()", "def a():\n    {}\ndef b():\n    a()\nb()"]
+)
+def test_a_program_that_starts_its_run_when_it_is_imported_is_not_named(tmp_path: Path, start: str) -> None:
+    before, _, call_of_it = REPORT.partition('if __name__ == "__main__":\n    ')
+    (tmp_path / "report.py").write_text(before + start.format(call_of_it.strip()))
     command = [sys.executable, "report.py", "app", "r"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment())
 

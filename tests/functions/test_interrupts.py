@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +126,25 @@ def test_an_interrupt_in_a_watched_step_stops_the_run_and_the_same_process_goes_
 
     assert flow.run(run_id="r") == [0, 1, 2]
     assert ran == [0, 1, 1, 2]
+
+
+def test_what_ctrl_c_interrupts_says_how_to_go_on_by_the_name_of_the_workflow(tmp_path: Path) -> None:
+    is_broken = [True]
+
+    @step
+    def work() -> str:
+        if is_broken[0]:
+            raise KeyboardInterrupt
+        return "done"
+
+    @workflow(store=f"sqlite:///{tmp_path / 'runs.db'}")
+    def long() -> str:
+        return work()
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        long.run(run_id="r")
+    is_broken[0] = False
+
+    called = re.search(r"resume with (\S+)$", str(interrupted.value))
+    assert called is not None and called[1] == "long.app.resume('r')"
+    assert eval(called[1], {"long": long}).state["result"] == "done"

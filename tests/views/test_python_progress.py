@@ -129,7 +129,7 @@ def outcome(**compile: Any) -> Outcome:
 def test_an_outcome_is_printed_in_few_words() -> None:
     assert str(outcome()).startswith("completed: run r1: 1 steps run, 0.0 s") and len(str(outcome())) < 100
     paused = str(outcome(interrupt_before=["one"]))
-    assert paused.startswith("paused: run r1") and "app.resume('r1', answer)" in paused
+    assert paused.startswith("paused: run r1") and "  go on with app.resume('r1')" in paused
 
 
 def test_a_paused_outcome_is_answered_by_what_it_prints() -> None:

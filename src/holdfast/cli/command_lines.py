@@ -16,7 +16,7 @@ import click
 from holdfast.cli.store_option import absolute_url, config_in, default_url, same_store
 from holdfast.errors import StoreError
 from holdfast.state.codec import Codec
-from holdfast.views.run_view import resume_call
+from holdfast.views.run_view import AppPlace
 from holdfast.views.runs import recorded_app
 from holdfast.views.terminal import visible
 
@@ -61,31 +61,25 @@ def _line(name: str, values: Sequence[str], options: Sequence[str]) -> str:
     return _pasteable([*program(), *name.split(), *values, *options])
 
 
-def resume_line(run_id: str, url: str, queue: str = "", *, is_of_program: bool = False, app: str = "") -> str:
+def resume_line(run_id: str, url: str, queue: str = "", *, app: AppPlace | None = None) -> str:
     """Return the command that resumes a run, by workers if it is in a queue.
 
-    For a Python program whose `app` is not known that is a call.
+    For a Python program whose `app` cannot be imported that is a call.
     """
-    words = app_words(app) if is_of_program else []
-    if is_of_program and not words:
-        return resume_call(run_id)
+    app = None if queue else app
+    words = app_words(app.place) if app is not None else []
+    if app is not None and not words:
+        return app.resume_call(run_id)
     return command_line("resume", run_id, *(["--detach"] if queue else words), store=url)
 
 
 def resume_line_of(journal: Journal, info: RunInfo) -> str:
     """Return the command or the call that resumes a stored run."""
-    app = app_of(journal, info)
-    return resume_line(
-        info.run,
-        journal.store.url,
-        info.queue,
-        is_of_program=app is not None and not info.queue,
-        app=app or "",
-    )
+    return resume_line(info.run, journal.store.url, info.queue, app=app_of(journal, info))
 
 
-def app_of(journal: Journal, info: RunInfo) -> str | None:
-    """Return where the app of a Python run is, empty if that is not known; `None` for a run of a workflow file."""
+def app_of(journal: Journal, info: RunInfo) -> AppPlace | None:
+    """Return where the app of a Python run is, as far as that is known; `None` for a run of a workflow file."""
     run = journal.load(info, Codec()).run
     return recorded_app(journal, info, run, config_in(run))
 
@@ -93,7 +87,7 @@ def app_of(journal: Journal, info: RunInfo) -> str | None:
 def answer_line(pause: PauseView, url: str, queue: str = "") -> str:
     """Return the command that answers a pause, or passes a gate."""
     if pause.is_gate or pause.is_wait:
-        return resume_line(pause.run_id, url, queue, is_of_program=pause.is_of_program, app=pause.app)
+        return resume_line(pause.run_id, url, queue, app=pause.app if pause.is_of_program else None)
     return command_line("answer", pause.run_id, f"{pause.handle}={pause.example}", store=url)
 
 
@@ -102,11 +96,15 @@ def answerable(pauses: Sequence[PauseView], url: str, queue: str = "") -> list[d
     return [{**pause.as_json(), "command": answer_line(pause, url, queue)} for pause in pauses]
 
 
-def doubt_lines(run_id: str, store: str, *, in_program: bool = False, words: Sequence[str] = ()) -> list[str]:
+def doubt_lines(
+    run_id: str, store: str, *, app: AppPlace | None = None, words: Sequence[str] = ()
+) -> list[str]:
     """Return the commands, or calls, that resume past an interrupted step that may not be repeated unasked."""
     ways = (("rerun", "it did not happen: run it again"), ("skip", "it did happen: continue after it"))
-    if in_program and not words:
-        return [f"  app.resume({run_id!r}, if_interrupted={way!r})  # {meaning}" for way, meaning in ways]
+    if app is not None and not words:
+        return [
+            f"  {app.name}.resume({run_id!r}, if_interrupted={way!r})  # {meaning}" for way, meaning in ways
+        ]
     return [
         f"  {command_line('resume', run_id, *words, '--if-interrupted', way, store=store)}  # {meaning}"
         for way, meaning in ways
@@ -114,11 +112,12 @@ def doubt_lines(run_id: str, store: str, *, in_program: bool = False, words: Seq
 
 
 def skip_lines(
-    run_id: str, step: str, store: str, *, in_program: bool = False, words: Sequence[str] = ()
+    run_id: str, step: str, store: str, *, app: AppPlace | None = None, words: Sequence[str] = ()
 ) -> list[str]:
     """Return the commands, or calls, that resume a run without the result of a step."""
-    ways = [f"app.skip({run_id!r}, {step!r})", resume_call(run_id)]
-    if not in_program or words:
+    if app is not None and not words:
+        ways = [f"{app.in_python}.skip({run_id!r}, {step!r})", app.resume_call(run_id)]
+    else:
         skip = command_line("steps skip", run_id, store=store)
         ways = [f"{skip} {_pasteable([step])}", command_line("resume", run_id, *words, store=store)]
     return ["leave its result out, then resume:", *(f"  {way}" for way in ways)]
@@ -149,8 +148,26 @@ def _can_be_imported(path: Path) -> bool:
     parts = [
         node for statement in tree.body if not isinstance(statement, left_out) for node in ast.walk(statement)
     ]
-    calls = [node.func for node in parts if isinstance(node, ast.Call)]
-    return not any(isinstance(call, ast.Attribute) and call.attr in _STARTS for call in calls)
+    return not _starts_runs(parts, _starting(tree))
+
+
+def _starting(tree: ast.Module) -> frozenset[str]:
+    """Return the names of the functions of a file that start runs, themselves or by others of them."""
+    functions = [each for each in tree.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    found = frozenset[str]()
+    for _ in functions:
+        more = {each.name for each in functions if _starts_runs(list(ast.walk(each)), found)}
+        if more == found:
+            break
+        found = frozenset(more)
+    return found
+
+
+def _starts_runs(nodes: Sequence[ast.AST], starting: frozenset[str]) -> bool:
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    methods = {call.attr for call in calls if isinstance(call, ast.Attribute)}
+    names = {call.id for call in calls if isinstance(call, ast.Name)}
+    return not _STARTS.isdisjoint(methods) or not starting.isdisjoint(names)
 
 
 def store_words(store: str) -> str:

@@ -59,28 +59,27 @@ def print_run(view: RunView, url: str, held: str | None = None) -> None:
 
 def _print_next_command(view: RunView, url: str, held: str | None) -> None:
     line = view.line
-    app = view.app
-    words = app_words(app) if app and not line.queue else []
+    app = view.app if view.workflow_file is None else None
+    words = app_words(app.place) if app is not None and not line.queue else []
     lost = line.is_dead and not line.is_orphaned
     answered = line.status == RunStatus.PAUSED and not view.pauses
     stopped = line.status in (RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.CANCELLED)
     if view.fault is not None and view.fault.type == "StepInterrupted":
-        ways = doubt_lines(view.run_id, url, in_program=view.workflow_file is None, words=words)
+        ways = doubt_lines(view.run_id, url, app=app, words=words)
         print_block("find out whether it took effect, then resume with one of:", "\n".join(ways))
     elif view.fault is not None and view.fault.type == "ParallelWrite" and stopped:
         first, *ways = skip_lines(
             view.run_id,
             view.fault.step,
             url,
-            in_program=view.workflow_file is None and not line.queue,
+            app=None if line.queue else app,
             words=words,
         )
         print_block(first, "\n".join(ways))
     elif held is not None:
         click.echo(f"\nlet workers try again: {resume_line(view.run_id, url, line.queue)}")
     elif lost or answered or stopped:
-        of_program = view.workflow_file is None and not line.queue
-        resume = resume_line(view.run_id, url, line.queue, is_of_program=of_program, app=app)
+        resume = resume_line(view.run_id, url, line.queue, app=app)
         click.echo(f"\nresume with: {resume}")
 
 
@@ -176,8 +175,10 @@ def print_step(view: RunView, name: str, as_json: bool) -> None:
     step = view.step(name) or view.step(base)
     if step is None:
         known = ", ".join(known.name for known in view.steps)
-        raise click.BadParameter(f"run {view.run_id!r} has no step {name!r}; it has: {known}")
-    if bracket and step.name == base:
+        several = [inner.name for inner in view.steps_inside(base)]
+        meant = f"did you mean {' or '.join(map(repr, several))}?" if several else f"it has: {known}"
+        raise click.BadParameter(f"run {view.run_id!r} has no step {name!r}; {meant}")
+    if bracket and step is not view.step(name):
         _print_item(view, step, rest.removesuffix("]"), as_json)
     elif as_json:
         print_json(step.as_json(full=True))

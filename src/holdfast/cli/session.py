@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +83,9 @@ class Session(contextlib.ExitStack):
             for info in self._journal.store.runs(run=run):
                 app = app_of(self._journal, info)
                 if app is not None and not info.queue:
-                    words = ["--app", self.app] if self.app else app_words(app)
-                    return for_app(remedy, words[-1]) if words else Remedy(text=str(remedy))
+                    words = ["--app", self.app] if self.app else app_words(app.place)
+                    called = Remedy(text=str(replace(remedy, app=app.in_python)))
+                    return for_app(remedy, words[-1]) if words else called
         return remedy
 
     def url(self, of_file: str | None = None) -> str:

@@ -20,7 +20,7 @@ from holdfast.cli.store_option import close_store, config_in, config_of, default
 from holdfast.engine import checkpoint_files
 from holdfast.engine.confirmation import as_of, disclose
 from holdfast.engine.owner import is_alive
-from holdfast.engine.resume import find_checkpoint, find_run
+from holdfast.engine.resume import find_checkpoint, find_run, refuse_finished
 from holdfast.engine.time_travel.checkpoints import checkpoint_at, find_position
 from holdfast.errors import CheckpointNotFound, ForeignRun, Remedy, RunNotFound
 from holdfast.journal.checkpoint_ids import is_checkpoint_id
@@ -29,6 +29,8 @@ from holdfast.stores import open_store
 from holdfast.stores.base import is_in_memory
 from holdfast.values import RunStatus
 from holdfast.views.plain import escaped
+from holdfast.views.run_view import UNKNOWN, app_in
+from holdfast.views.timeline import read_environment
 from holdfast.workflows.foreign import Effect, effects_of, reads_of, source_lines, warning_of
 from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
@@ -36,6 +38,7 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
 if TYPE_CHECKING:
     from holdfast.engine.app import App
     from holdfast.engine.confirmation import Disclosure
+    from holdfast.journal.run_state import RunState
     from holdfast.stores.base import RunInfo, Store
 
 REPLANNED = "replanned"
@@ -185,10 +188,17 @@ def find_target(
         disclosure = disclose(journal, info, run, own)
         assert disclosure is not None
         shown = disclosure if workflow is None else disclosure.with_file(workflow)
-        trust = confirmation.digest(shown, confirming(url, info.run, what))
+        words = _words_of(run, config) if program is None and workflow is None else []
+        trust = confirmation.digest(shown, confirming(url, info.run, what, *words))
     if program is not None:
         return Target(program, session.store, url, what, info.run, trust=trust)
     if "workflow_file" not in config and workflow is None:
+        if (
+            command == "resume"
+            and what == info.run
+            and not click.get_current_context().params.get("rerun_changed")
+        ):
+            refuse_finished(info)
         raise click.UsageError(_without_file(session, info, command))
     found, options = stored_workflow(info, config, workflow), RunOptions.of(config)
     if workflow is not None or (info.origin and command == "rerun"):
@@ -210,27 +220,42 @@ def _program(session: Session, app: str | None, workflow: Path | None) -> Progra
 
 def _without_file(session: Session, info: RunInfo, command: str) -> str:
     """Return what to do with a run of a Python program."""
-    known = app_words(app_of(session.journal, info) or "")
-    more = "" if command == "resume" else ", …"
+    app = app_of(session.journal, info) or UNKNOWN
+    known = app_words(app.place)
+    call = (
+        f"{app.name}.resume({info.run!r})"
+        if command == "resume"
+        else f"{app.in_python}.{command}({info.run!r}, …)"
+    )
     here = this_line(session.store.url, *known) if known else "--app MODULE:NAME"
     return (
-        f"run {info.run!r} was not started from a workflow file; {command} it with app.{command}({info.run!r}{more}) "
-        f"in Python, or name its app: {here}"
+        f"run {info.run!r} was not started from a workflow file; {command} it with {call} in Python, or name its app: "
+        f"{here}"
     )
 
 
-def confirming(url: str, run_id: str, what: str = "") -> str:
-    """Return the command that confirms a run: the one that is being executed, with `--trust`.
+def _words_of(run: RunState, config: Mapping[str, Any]) -> list[str]:
+    """Return the option that names the app of a Python run from outside, as the run itself says, for a person to check.
+
+    Nothing is imported by that: who confirms the run sees the app, and gives it.
+    """
+    if "workflow_file" in config:
+        return []
+    return app_words(app_in(read_environment(run.facts), is_foreign=False)) or ["--app", "MODULE:NAME"]
+
+
+def confirming(url: str, run_id: str, what: str = "", *words: str) -> str:
+    """Return the command that confirms a run: the one that is being executed, with `--trust` and these words.
 
     `what` is what that command names, without the chance of another run being the latest by then.
     """
     params = click.get_current_context().params
     if "trust" not in params:
-        return command_line("resume", run_id, "--trust", store=url)
+        return command_line("resume", run_id, "--trust", *words, store=url)
     name = "target" if "target" in params else "run"
     if not what or is_workflow_file(params[name] or "") or params.get("checkpoint_id"):
-        return this_line(url, "--trust")
-    return this_line(url, "--trust", **{name: what})
+        return this_line(url, "--trust", *words)
+    return this_line(url, "--trust", *words, **{name: what})
 
 
 def _find(session: Session, target: str | None, checkpoint: str | None) -> tuple[RunInfo, str]:

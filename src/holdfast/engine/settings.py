@@ -15,8 +15,8 @@ from holdfast.errors import CircuitOpen, HoldfastError
 from holdfast.events import Observer
 from holdfast.graph.graph import CircuitBreaker, Graph
 from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import NO_ANSWER, RunState
 from holdfast.journal.run_state import Pause as StoredPause
-from holdfast.journal.run_state import RunState
 from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
 from holdfast.state.state import StateT
@@ -283,7 +283,9 @@ class Outcome(Generic[StateT]):
         lines = [f"{self.status}: {notebook.summary(self)}"]
         lines += [f"  waits for {pause.name or pause.node!r}: {pause.prompt}" for pause in self.pauses]
         if self.pauses:
-            lines.append(f"  answer and go on with app.resume({self.run_id!r}, answer)")
+            asks = any(pause.kind not in NO_ANSWER for pause in self.pauses)
+            how = "answer and go on with" if asks else "go on with"
+            lines.append(f"  {how} app.resume({self.run_id!r}{', answer' if asks else ''})")
         return "\n".join([*lines, *(f"  {self.error}" for _ in [self.error] if self.error is not None)])
 
     def _repr_html_(self) -> str:

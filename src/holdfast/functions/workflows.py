@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from holdfast.engine.app import App
-from holdfast.engine.blocking import EventStream
+from holdfast.engine.blocking import EventStream, RunInterrupted
 from holdfast.engine.context import Context
 from holdfast.engine.continuation import Existing
 from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention, Settings
@@ -316,7 +316,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         """Let errors tell what to do by the name of this workflow, which has no variable `app`."""
         try:
             yield
-        except HoldfastError as error:
+        except (HoldfastError, RunInterrupted) as error:
             error.remedies = tuple(
                 replace(each, app=f"{self.function.__name__}.app") for each in error.remedies
             )

@@ -190,6 +190,45 @@ class StepView(View):
         return {**facts, "output": plain(self.output), "result": plain(self.result), **errors}
 
 
+# Where the app of a Python run is.
+
+
+class AppPlace(NamedTuple):
+    """Where the app of a Python run is, and what it is called there."""
+
+    place: str = ""
+    """MODULE:NAME, as it was recorded; empty if it is in no variable, or the run came from outside."""
+    function: str = ""
+    """The name of the workflow, if it is a function."""
+
+    @property
+    def name(self) -> str:
+        """What the workflow, or the app of a graph, is called in its program."""
+        return self.place.rpartition(":")[2] or self.function or "app"
+
+    @property
+    def in_python(self) -> str:
+        """What has the methods of an `App` there."""
+        return f"{self.name}.app" if self.function else self.name
+
+    def resume_call(self, run_id: str) -> str:
+        """Return how a run is resumed in its program, in words."""
+        return f"{self.name}.resume({run_id!r}) in its program"
+
+
+UNKNOWN = AppPlace()
+
+
+def function_in(outline: Mapping[str, Any]) -> str:
+    """Return the name of the workflow whose outline this is, if it is a function: its only node, in no order inside."""
+    name, nodes = outline.get("name"), outline.get("nodes")
+    if not isinstance(name, str) or not isinstance(nodes, Mapping) or list(nodes) != [name]:
+        return ""
+    inner = nodes[name].get("graph")
+    is_function = isinstance(inner, Mapping) and inner.get("name") == name and not inner.get("edges")
+    return name if is_function and name.isidentifier() else ""
+
+
 # Pauses.
 
 
@@ -224,8 +263,8 @@ class PauseView(View):
     """Whether no other open pause of the run has its name."""
     is_of_program: bool = False
     """Whether the run is one of a Python program, which alone can go on with it."""
-    app: str = ""
-    """Where the app of that program is, if that is known."""
+    app: AppPlace = UNKNOWN
+    """Where the app of that program is, as far as that is known."""
 
     @property
     def handle(self) -> str:
@@ -274,15 +313,11 @@ class PauseView(View):
         """The command that answers it, with a placeholder such as `<text>` for the answer."""
         run = shlex.quote(self.run_id)
         if self.is_gate or self.is_wait:
-            app = f" --app {shlex.quote(self.app)}" if self.is_of_program and self.app else ""
+            place = self.app.place if self.is_of_program else ""
+            app = f" --app {shlex.quote(place)}" if place else ""
             is_call = self.is_of_program and not app
-            return resume_call(self.run_id) if is_call else f"holdfast resume {run}{app}"
+            return self.app.resume_call(self.run_id) if is_call else f"holdfast resume {run}{app}"
         return f"holdfast answer {run} {shlex.quote(f'{self.handle}={self.example}')}"
-
-
-def resume_call(run_id: str) -> str:
-    """Return how a run of a Python program is resumed, in words."""
-    return f"app.resume({run_id!r}) in its program"
 
 
 _APP = re.compile(r"[\w./\\ -]{1,400}:[A-Za-z_][\w.]{0,99}")
@@ -547,8 +582,8 @@ class RunView(View):
     """The last of them, each with its reason."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Its last environment: host, platform, python, holdfast, packages, git, app, and what was added."""
-    app: str = ""
-    """Where the app of a Python run is, if that is known."""
+    app: AppPlace = UNKNOWN
+    """Where the app of a Python run is, as far as that is known."""
     annotations: tuple[AnnotationView, ...] = ()
     """The notes and tags of it and of its checkpoints."""
     provenance: Provenance | None = None
@@ -604,8 +639,14 @@ class RunView(View):
         return read_or_unread(lambda: step_output(self.state, name, groups_of(self.outline).get(name, ())))
 
     def step(self, name: str) -> StepView | None:
-        """Return the step of that name, if there is one."""
-        return next((step for step in self.steps if step.name == name), None)
+        """Return the step of that name, or the only one in a sub-graph whose own name it is, if there is one."""
+        found = next((step for step in self.steps if step.name == name), None)
+        inner = self.steps_inside(name)
+        return inner[0] if found is None and len(inner) == 1 else found
+
+    def steps_inside(self, name: str) -> list[StepView]:
+        """Return the steps in sub-graphs, or of a function, whose own name this is."""
+        return [step for step in self.steps if name and step.name.endswith(f"/{name}")]
 
     @property
     def file(self) -> dict[str, Any] | None:

@@ -52,6 +52,8 @@ from holdfast.values import START, RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import CODEC, Unread, ViewCodec, read_or_unread, when
 from holdfast.views.run_view import (
+    UNKNOWN,
+    AppPlace,
     Counts,
     FaultView,
     Items,
@@ -63,6 +65,7 @@ from holdfast.views.run_view import (
     annotation_views,
     app_in,
     counted,
+    function_in,
     groups_of,
     mark_shared_names,
 )
@@ -174,28 +177,31 @@ def run_pauses(journal: Journal, info: RunInfo, ttl_of: TtlOf | None = None) -> 
     codec = ViewCodec()
     run = journal.load(info, codec).run
     config = _config(run, codec)
-    return _pauses(info, run, codec, config, recorded_app(journal, info, run, config) or "", ttl_of)
+    return _pauses(info, run, codec, config, recorded_app(journal, info, run, config) or UNKNOWN, ttl_of)
 
 
 MOST_ANCESTORS = 20
 """How many runs that a fork comes from are asked where their app is."""
 
 
-def recorded_app(journal: Journal, info: RunInfo, run: RunState, config: Mapping[str, Any]) -> str | None:
-    """Return where the app of a Python run is, empty if that is not known; `None` for a run of a workflow file.
+def recorded_app(
+    journal: Journal, info: RunInfo, run: RunState, config: Mapping[str, Any]
+) -> AppPlace | None:
+    """Return where the app of a Python run is, as far as that is known; `None` for a run of a workflow file.
 
     A fork that was never executed has the app of the run that it comes from.
     """
     if "workflow_file" in config:
         return None
+    function = function_in(run.outline)
     for _ in range(MOST_ANCESTORS):
         found = app_in(read_environment(run.facts), is_foreign=bool(info.origin))
         parents = journal.store.runs(key=info.parent) if info.parent and not found else []
         if not parents:
-            return found
+            return AppPlace(found, function)
         info = parents[0]
         run = journal.load(info, ViewCodec()).run
-    return ""
+    return AppPlace("", function)
 
 
 def run_view(
@@ -231,7 +237,7 @@ def _run_view(
     state = state_view(run.root.cells, codec, run_id, ident, run.root.last_node, run.updated_at)
     # What is read first is read whatever the rest needs: what the run is, what it waits for, its inputs, its output.
     config = _config(run, codec)
-    app = recorded_app(journal, info, run, config) or ""
+    app = recorded_app(journal, info, run, config) or UNKNOWN
     pauses, facts = _pauses(info, run, codec, config, app, ttl_of), read_environment(run.facts, codec)
     is_file = isinstance(config.get("workflow_file"), Mapping)
     inputs: Mapping[str, Any] = state_view(advance({}, initial), codec, run_id, ident, "", 0.0)
@@ -301,7 +307,7 @@ def _pauses(
     run: RunState,
     codec: ViewCodec,
     config: Mapping[str, Any],
-    app: str,
+    app: AppPlace,
     ttl_of: TtlOf | None,
 ) -> tuple[PauseView, ...]:
     is_of_program = not info.queue and "workflow_file" not in config

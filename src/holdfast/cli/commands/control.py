@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.command_lines import command_line, resume_line_of
+from holdfast.cli.command_lines import app_of, command_line, resume_line_of
 from holdfast.cli.execution import resume_target
 from holdfast.cli.options import (
     APP,
@@ -116,6 +116,12 @@ def answer(session: Session, options: Options) -> int:
     if receipt.status != "applied":
         return _print_receipt(session, receipt)
     if options.go_on and not owned:
+        if options.app is None and app_of(session.journal, info) is not None:
+            line = resume_line_of(session.journal, session.journal.info(info.run))
+            raise click.UsageError(
+                f"the answer to {', '.join(receipt.names)} of run {info.run} is stored; the run is one of a Python "
+                f"program, which --app names; resume with: {line}"
+            )
         found = find_target(session, info.run, app=options.app)
         return resume_target(found, found.open(), ExecutionOptions(session.as_json), {})
     left = [pause.name for pause in pauses if pause.id not in answers and pause.kind not in NO_ANSWER]

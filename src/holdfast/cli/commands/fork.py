@@ -51,6 +51,7 @@ from holdfast.journal.provenance import me
 from holdfast.state.codec import Codec, TolerantCodec
 from holdfast.state.ops import thaw
 from holdfast.values import RunStatus
+from holdfast.views.run_view import UNKNOWN
 from holdfast.workflows.workflow import returned
 
 if TYPE_CHECKING:
@@ -117,11 +118,13 @@ def _prepared(
     if not is_of_file and options.app is None and (options.go_on or is_changed):
         update = ", update={…}" if options.changes else ""
         node = f", as_node={step!r}" if step is not None else ""
-        words = app_words(app_of(journal, info) or "")
+        place = app_of(journal, info) or UNKNOWN
+        words = app_words(place.place)
         here = this_line(session.store.url, *words) if words else "--app MODULE:NAME"
         raise click.UsageError(
             f"run {info.run!r} was not started from a workflow file, so its program has to change or run a fork: "
-            f"fork = app.fork({text!r}{update}{node}), then app.resume(fork); or name its app: {here}"
+            f"fork = {place.in_python}.fork({text!r}{update}{node}), then {place.name}.resume(fork); or name its app: "
+            f"{here}"
         )
     if not is_changed:
         return Access(journal, TolerantCodec()), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -204,6 +205,8 @@ class _Planner:
         """Return what runs again if a step does."""
         body = _body_named(self._past, name)
         meant = _steps_named(self._past, name := body or name)
+        if not meant and (whole := self._whole_name(name)) != name:
+            return self.of_step(whole)
         if not meant:
             return self._of_unfinished(name)
         seed, level = meant[0].node, name.partition("[")[0].count("/")
@@ -219,6 +222,20 @@ class _Planner:
             return replace(plan, step=body, called=self._past.bodies[body])
         called = meant[0].item if meant[0].is_call else None
         return replace(plan, step=meant[0].step, called=called) if is_single or is_alone else plan
+
+    def _whole_name(self, name: str) -> str:
+        """Return the name with that of the sub-graph, or the function, that alone has a step of this name."""
+        own = re.split(r"[#\[]", name, maxsplit=1)[0]
+        active = [node_of(step.id) for step in self._loaded.run.active()]
+        nodes = [*active, *(each.node for each in self._past.finishes.values())]
+        known = dict.fromkeys(map(base_name, nodes))
+        inner = [each for each in known if own and each.endswith(f"/{own}")]
+        if own in known or not inner:
+            return name
+        if len(inner) > 1:
+            run, listed = self._past.info.run, " or ".join(map(repr, inner))
+            raise CannotRerun(f"run {run!r} has several steps {own!r}; did you mean {listed}?")
+        return inner[0] + name[len(own) :]
 
     def _of_unfinished(self, name: str) -> Rerun:
         """Return the same for a step that has not finished: it runs from the newest checkpoint on."""
