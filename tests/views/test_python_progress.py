@@ -207,6 +207,56 @@ def test_functions_and_resumes_are_shown_too(tmp_path: Path) -> None:
     assert "✓ fetch" in shown and "✓ again" in resumed
 
 
+ASYNC = """
+import asyncio, sys, time
+from holdfast import END, START, StateGraph, step, workflow
+
+@step
+def fetch(n):
+    time.sleep(float(sys.argv[1]))
+    return n
+
+@workflow(store="memory://")
+async def report(n):
+    await asyncio.sleep(0)
+    return fetch(n)
+
+graph = StateGraph(dict, name="asking")
+graph.add_node("wait", lambda state, ctx: {"n": ctx.ask("n?")} if "n" not in state else None)
+graph.add_node("again", lambda state: time.sleep(0.2))
+graph.add_edge(START, "wait").add_edge("wait", "again").add_edge("again", END)
+app = graph.compile("memory://")
+
+async def main():
+    ticks = []
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.01)
+    ticking = asyncio.create_task(tick())
+    print("function:", await report.arun(3))
+    await app.ainvoke({}, run_id="r1", progress=False)
+    out = await app.aresume("r1", 4, progress=True)
+    events = [each async for each in report.app.astream({"n": 1})]
+    print("quiet:", await report.arun(5, progress=False), len(events) > 3)
+    print("end of", out.run_id, out.state["n"], len(ticks) > 3)
+    ticking.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_async_calls_are_shown_too_while_the_event_loop_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ASYNC)
+    session = Session(tmp_path, "1.0", program=[sys.executable, str(tmp_path / "program.py")])
+    session.expect("end of r1 4 True")
+    assert session.end() == 0
+    shown, _, rest = session.screen.partition("function: 3")
+    resumed, _, quiet = rest.partition("quiet: 5 True")
+    assert "✓ fetch" in shown and "✓ again" in resumed
+    assert quiet and "fetch" not in resumed + quiet and "again" not in quiet
+
+
 CELLS = (
     PROGRAM.split("progress =")[0]
     .replace("time.sleep(float(sys.argv[2]))", "time.sleep(0.4)\n    return {'n': 1}")
@@ -222,6 +272,7 @@ CELLS = (
     "late.add_edge(START, '<i>wait').add_edge('<i>wait', END)\n"
     "_ = late.compile('memory://').invoke({})",
     "_ = late.compile('memory://').invoke({}, progress=False)",
+    "_ = await late.compile('memory://').ainvoke({})",
     "import os; os.environ['HOLDFAST_PROGRESS'] = '0'\n_ = late.compile('memory://').invoke({})",
 )
 
@@ -247,6 +298,7 @@ def test_a_notebook_shows_runs_graphs_histories_and_differences(tmp_path: Path) 
     assert "first" in history and "slow" in history and "<table>" in history
     assert "<code>n</code>" in difference
     assert "&lt;b&gt;lost" in bad and "nothing follows START" in bad
-    assert "&lt;i&gt;late" in late and "✓" in late and "&lt;i&gt;wait" in late and shown[8:] == [[], []]
+    assert "&lt;i&gt;late" in late and "✓" in late and "&lt;i&gt;wait" in late and shown[8] == shown[10] == []
+    assert "✓" in shown[9][-1] and "&lt;i&gt;wait" in shown[9][-1]
     assert not any("<i>" in text for text in shown[7])
     assert not any("<script>alert" in text or "<b>lost" in text for texts in shown for text in texts)

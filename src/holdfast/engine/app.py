@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -104,11 +106,12 @@ class App(TimeTravelApp[StateT]):
         reuse: str | None = None,
         if_exists: str = "fail",
         observer: ObserverLike = None,
+        progress: bool | None = None,
     ) -> Outcome[StateT]:
         """As `invoke`. Sync nodes and the store's syncs run in worker threads, so the loop is never blocked."""
         how: dict[str, Any] = {"run_id": run_id, "config": config, "checkpoint": checkpoint, "reuse": reuse}
         how["if_exists"] = if_exists
-        return await self._invocation(input, observer, **how)(False, ignore)
+        return await self._awaited(lambda both: self._invocation(input, both, **how), observer, progress)
 
     def stream(
         self,
@@ -125,10 +128,10 @@ class App(TimeTravelApp[StateT]):
         """Start a run, or resume one with `checkpoint`, and yield its events as they happen.
 
         The run starts when the first event is taken; a stream from which none is ever taken runs nothing, and warns.
-        The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop
-        early saves and stops the run. A failure is raised after its `graph.fail` event, or, with
-        `raise_exceptions=False`, is that event and nothing else. `stats` of the stream counts its events. A run that
-        `if_exists` (see `invoke`) returns as it is has no events.
+        The run goes on in a thread of its own, however slowly the events are taken. Leaving the loop early saves and
+        stops the run. Nothing is shown of it: that is the caller's, who has the events. A failure is raised
+        after its `graph.fail` event, or, with `raise_exceptions=False`, is that event and nothing else. `stats`
+        of the stream counts its events. A run that `if_exists` (see `invoke`) returns as it is has no events.
 
         `dialect` names the events as another system does: "task" (`task_start`, `checkpoint_saved`), "agent"
         (`agent_started`, `route_taken`) or "state" (`state`, `interrupt`, `final`); see `holdfast.events.DIALECTS`.
@@ -224,11 +227,30 @@ class App(TimeTravelApp[StateT]):
         *,
         answers: Mapping[str, Any] | None = None,
         observer: ObserverLike = None,
+        progress: bool | None = None,
         **options: Unpack[ResumeKeywords],
     ) -> Outcome[StateT]:
         """As `resume`, in the running event loop."""
-        work = self._resumption(target, observer, answer=answer, answers=answers, **options)
-        return await work(False, ignore)
+        given: dict[str, Any] = {"answer": answer, "answers": answers, **options}
+        return await self._awaited(lambda both: self._resumption(target, both, **given), observer, progress)
+
+    async def _awaited(
+        self, main: Callable[[ObserverLike], Main], observer: ObserverLike, progress: bool | None
+    ) -> Outcome[StateT]:
+        """Return the outcome, and show the steps if somebody looks at them; a view begins and ends in a thread."""
+        if not is_watched(progress, observer):
+            return await main(observer)(False, ignore)
+        view = contextlib.ExitStack()
+
+        def begin() -> ObserverLike:
+            return view.enter_context(live.shown(self, observer, at_once=progress is not None))
+
+        beginning = asyncio.ensure_future(asyncio.to_thread(begin))
+        try:
+            return await main(await asyncio.shield(beginning))(False, ignore)
+        finally:
+            await asyncio.wait([beginning])
+            await asyncio.to_thread(view.close)
 
     async def aexecute(
         self,

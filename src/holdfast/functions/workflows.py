@@ -218,20 +218,21 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         answers: Mapping[str, Any] | None = None,
         if_exists: str | None = None,
         observer: ObserverLike = None,
+        progress: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """As `run`, in the running event loop."""
         how, given, left = self._how(run_id, if_exists), self.bound(args, kwargs), dict(answers or {})
+        watched: dict[str, Any] = {"observer": observer, "progress": progress}
         with self._naming_itself():
             outcome = None
             if self._takes_answers(given, how, left):
                 with suppress(AnswerRejected, NotPaused, RunFinished):
-                    outcome = await self.app.aresume(how["run_id"], answers=left, observer=observer)
-                    left = {}
+                    outcome, left = await self.app.aresume(how["run_id"], answers=left, **watched), {}
             if outcome is None:
-                outcome = await self.app.ainvoke(given, observer=observer, **how)
+                outcome = await self.app.ainvoke(given, **how, **watched)
             while now := _answers_to(outcome, left):
-                outcome = await self.app.aresume(outcome.run_id, answers=now, observer=observer)
+                outcome = await self.app.aresume(outcome.run_id, answers=now, **watched)
             return self._result(outcome)
 
     def _takes_answers(
@@ -279,7 +280,10 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         observer: ObserverLike = None,
         **kwargs: Any,
     ) -> EventStream:
-        """Start a run, or go on with the run of that id, and yield its events as they happen; see `App.stream`."""
+        """Start a run, or go on with the run of that id, and yield its events as they happen; see `App.stream`.
+
+        Nothing is shown of it: whoever takes the events does that.
+        """
         how = self._how(run_id, if_exists)
         return self.app.stream(self.bound(args, kwargs), observer=observer, **how)
 
