@@ -294,7 +294,7 @@ def test_a_run_of_a_program_tells_a_worker_that_does_not_know_it_what_is_missing
         (("--app", "broken_shop:app"), "importing broken_shop fails: ZeroDivisionError"),
         (("--app", "hungry_shop:app"), "hungry_shop needs the package 'no_such_food'"),
         (("--app", "json:app"), "there is no 'app' in 'json'"),
-        (("--app", "json:dumps"), "is function, not an App or a StateGraph"),
+        (("--app", "json:dumps"), "is function, not a workflow function, an App or a StateGraph"),
         (("--workflow", "empty"), "there are no workflow files"),
         (("--workflow", "chain.yaml", "--workflow", "chain.yaml"), "two workflow files are named 'chain'"),
         (("--workflow", "nowhere.yaml"), "does not exist"),

@@ -427,7 +427,7 @@ def test_what_cannot_be_imported_is_refused_with_the_reason(tmp_path: Path) -> N
         ("missing:app", "there is no module 'missing'"),
         ("broken:app", "needs the package 'nowhere_to_be_found'"),
         ("acts:app", "there is no 'app' in 'acts'"),
-        ("acts.py:note", "'note' is function, not an App or a StateGraph"),
+        ("acts.py:note", "'note' is function, not a workflow function, an App or a StateGraph"),
         ("report.py:app", "importing report.py fails: KeyError"),
     ):
         done = call(tmp_path, "resume", "r", "--app", app)

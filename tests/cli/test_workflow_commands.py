@@ -469,3 +469,26 @@ def test_every_wrong_python_target_of_a_file_and_of_its_sub_workflows_is_told(
         "sub/deep",
     ]
     assert [problem["line"] for problem in problems[:2]] == [4, 5]
+
+
+@pytest.mark.parametrize("command", ["run", "submit", "validate"])
+@pytest.mark.parametrize(
+    ("program", "start", "app"),
+    [
+        ("report.py", "python report.py", "report.py:NAME"),
+        ("report.py:report", "python report.py", "report.py:report"),
+        ("jobs.report:report", "python -m jobs.report", "jobs.report:report"),
+        ("my report.py", "python 'my report.py'", "'my report.py:NAME'"),
+    ],
+)
+def test_a_python_program_is_no_workflow_file_and_the_message_says_what_to_do(
+    call: Call, tmp_path: Path, command: str, program: str, start: str, app: str
+) -> None:
+    written(tmp_path, "report = None\n", program.partition(":")[0])
+    if command == "validate" and ":" in program:
+        return
+    refused = call(command, program)
+    told = refused.err
+    assert refused.code == 2
+    assert f"{program} is a Python program, not a workflow file: start its runs with `{start}`" in told
+    assert f"`holdfast resume RUN --app {app}`" in told and f"`holdfast validate {app}`" in told

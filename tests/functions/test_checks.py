@@ -124,8 +124,9 @@ def test_a_function_without_source_has_no_warnings() -> None:
 def test_the_command_line_checks_functions(tmp_path: Path) -> None:
     """Functions: `holdfast validate MODULE:NAME` warns of what differs when a workflow runs again."""
     (tmp_path / "jobs.py").write_text(
-        "import time\nfrom holdfast import StateGraph, workflow\n"
+        "import time\nfrom holdfast import StateGraph, step, workflow\n"
         "@workflow\ndef late() -> float:\n    return time.time()\n"
+        "@step\ndef collect() -> int:\n    return 1\n"
         "graph = StateGraph(dict).add_node('a', lambda state: {}).add_edge('__start__', 'a')\n"
     )
 
@@ -139,3 +140,9 @@ def test_the_command_line_checks_functions(tmp_path: Path) -> None:
     assert "valid, 1 step" in validate("jobs:graph").stdout
     missing = validate("jobs:missing")
     assert missing.returncode == 2 and "there is no 'missing' in 'jobs'" in missing.stderr
+    part = validate("jobs:collect")
+    assert (
+        part.returncode == 2
+        and "jobs:collect: 'collect' is a step; name the workflow function" in part.stderr
+    )
+    assert not [done for done in (missing, part) if "--app" in done.stderr]

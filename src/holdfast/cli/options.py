@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -71,6 +73,36 @@ def file_path(**rules: bool) -> click.Path:
     return click.Path(dir_okay=False, path_type=Path, **rules)
 
 
+IN_PYTHON = re.compile(r"[\w./-]+:[\w.]+")
+"""A workflow in Python: MODULE:NAME, or FILE.py:NAME."""
+
+
+class WorkflowPath(click.Path):
+    """The path of a workflow file. A Python program is refused with what to do with it."""
+
+    def __init__(self, **rules: bool) -> None:
+        super().__init__(dir_okay=False, path_type=Path, **rules)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        refuse_program(str(value))
+        return super().convert(value, param, ctx)
+
+
+def refuse_program(text: str) -> None:
+    """Refuse a Python program where a workflow file belongs."""
+    place, is_named, name = text.rpartition(":") if IN_PYTHON.fullmatch(text) else (text, "", "NAME")
+    is_file = place.endswith(".py")
+    if Path(text).exists() if is_named else not is_file:
+        return
+    start = f"`{shlex.join(['python', place])}`" if is_file else f"`{shlex.join(['python', '-m', place])}`"
+    what = shlex.quote(f"{place}:{name}")
+    raise click.UsageError(
+        f"{text} is a Python program, not a workflow file: start its runs with {start}, resume them with `holdfast "
+        f"resume RUN --app {what}`, and check it with `holdfast validate {what}`"
+    )
+
+
 # Which runs, where they are, and how a command prints.
 
 RUN = click.argument("run", metavar="RUN")
@@ -131,7 +163,7 @@ def every(default: float) -> Decorator:
 
 # What a new run is made of.
 
-WORKFLOW = click.argument("workflow", metavar="WORKFLOW", type=file_path(exists=True))
+WORKFLOW = click.argument("workflow", metavar="WORKFLOW", type=WorkflowPath(exists=True))
 INPUT = repeated(
     "-i --input pairs",
     "NAME=VALUE",
@@ -174,8 +206,8 @@ OTHER_WORKFLOW = value(
 APP = value(
     "--app",
     "MODULE:NAME",
-    "Execute the run of a Python program with this App or StateGraph: jobs.report:app, or a file, report.py:app. It is "
-    "imported from this folder, or as installed.",
+    "Execute the run of a Python program with this workflow function, App or StateGraph: jobs.report:app, or a file, "
+    "report.py:app. It is imported from this folder, or as installed.",
 )
 REMAP = repeated("--remap", "OLD=NEW", "A step was renamed; in a sub-workflow it is OUTER/OLD=OUTER/NEW.")
 SET = repeated("--set changes", "NAME=VALUE", "Change the state first, as `runs edit` does.")

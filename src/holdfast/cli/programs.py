@@ -13,10 +13,10 @@ import click
 
 from holdfast.engine.app import App
 from holdfast.errors import HoldfastError
+from holdfast.functions.steps import StepFunction
 from holdfast.functions.workflows import WorkflowFunction
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
-from holdfast.stores import open_store
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -75,48 +75,55 @@ def place_of_program(name: str) -> str:
 
 def checked_program(name: str) -> dict[str, Any]:
     """Return what is to say of a workflow in Python: of a function, what may differ when it runs again."""
-    found = _named(name)
+    found = _named(name, name)
     report: dict[str, Any] = {"file": name, "problems": [], "warnings": []}
     if isinstance(found, WorkflowFunction):
         return {**report, "workflow": found.name, "steps": len(found.steps), "warnings": found.validate()}
-    app = Program(name).open(open_store("memory://"))
-    return {**report, "workflow": app.name, "steps": len(app.outline()["nodes"])}
+    graph = _graph_of(found, name, name)
+    graph = graph.compile("memory://") if isinstance(graph, StateGraph) else graph
+    return {**report, "workflow": graph.name, "steps": len(graph.outline()["nodes"])}
 
 
 def _found(name: str) -> App | StateGraph:
-    return _graph_of(_named(name), name)
+    given = f"--app {name}"
+    return _graph_of(_named(name, given), name, given)
 
 
-def _named(name: str) -> Any:
-    """Return what `MODULE:NAME` names."""
+def _named(name: str, given: str) -> Any:
+    """Return what `MODULE:NAME` names; `given` is what errors call it."""
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
-        raise click.BadParameter(
-            f"--app {name!r} is not of the form MODULE:NAME, as in shop.orders:app or orders.py:app"
+        raise click.UsageError(
+            f"{given} is not of the form MODULE:NAME, as in shop.orders:app or orders.py:app"
         )
-    found: Any = _module(place, name)
+    found: Any = _module(place, given)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise click.UsageError(f"--app {name}: there is no {attribute!r} in {place!r}")
+            raise click.UsageError(f"{given}: there is no {attribute!r} in {place!r}")
         found = getattr(found, part)
     return found
 
 
-def _graph_of(found: Any, name: str) -> App | StateGraph:
+def _graph_of(found: Any, name: str, given: str) -> App | StateGraph:
+    if isinstance(found, StepFunction):
+        raise click.UsageError(
+            f"{given}: {found.name!r} is a step; name the workflow function that calls it, an App or a StateGraph"
+        )
     found = found if isinstance(found, (App, StateGraph)) else getattr(found, "app", found)
     if not isinstance(found, (App, StateGraph)):
         raise click.UsageError(
-            f"--app {name}: {name.rpartition(':')[2]!r} is {type(found).__name__}, not an App or a StateGraph"
+            f"{given}: {name.rpartition(':')[2]!r} is {type(found).__name__}, not a workflow function, an App or a "
+            "StateGraph"
         )
     return found
 
 
-def _module(place: str, name: str) -> ModuleType:
+def _module(place: str, given: str) -> ModuleType:
     """Return a module, imported as a program in this folder, or in the folder of the file, would."""
     path = Path(place).absolute()
     is_file = place.endswith(".py")
     if is_file and not path.is_file():
-        raise click.UsageError(f"--app {name}: there is no file {place!r}")
+        raise click.UsageError(f"{given}: there is no file {place!r}")
     for folder in (str(Path.cwd()), *([str(path.parent)] if is_file else [])):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -125,13 +132,13 @@ def _module(place: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise click.UsageError(
-                f"--app {name}: {place} needs the package {error.name!r}, which is missing"
+                f"{given}: {place} needs the package {error.name!r}, which is missing"
             ) from None
-        raise click.UsageError(f"--app {name}: there is no module {place!r}, here or installed") from None
+        raise click.UsageError(f"{given}: there is no module {place!r}, here or installed") from None
     except Exception as error:
         hint = f"; {_GUARD}" if isinstance(error, HoldfastError) else ""
         raise click.UsageError(
-            f"--app {name}: importing {place} fails: {type(error).__name__}: {error}{hint}"
+            f"{given}: importing {place} fails: {type(error).__name__}: {error}{hint}"
         ) from error
 
 

@@ -55,7 +55,11 @@ from holdfast.workflows.workflow import Workflow, load_workflow, workflow_of_run
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
     ),
-    repeated("--app apps", "MODULE:NAME", "Execute runs of the App or StateGraph of a Python program."),
+    repeated(
+        "--app apps",
+        "MODULE:NAME",
+        "Execute runs of a workflow function, App or StateGraph in Python.",
+    ),
     value(
         "--lease",
         "SECONDS",

@@ -16,7 +16,18 @@ import click
 
 from holdfast.capsules.format import MAGIC
 from holdfast.cli.errors import COMPLETED, INVALID
-from holdfast.cli.options import FORCE, JSON, STORE, Options, choice, file_path, flag, option
+from holdfast.cli.options import (
+    FORCE,
+    IN_PYTHON,
+    JSON,
+    STORE,
+    Options,
+    choice,
+    file_path,
+    flag,
+    option,
+    refuse_program,
+)
 from holdfast.cli.programs import checked_program
 from holdfast.cli.session import Session, command
 from holdfast.engine.owner import liveness
@@ -31,9 +42,6 @@ from holdfast.workflows.workflow import load_workflow
 
 TEMPLATES = ("chain", "loop", "dag", "for-each", "gate")
 DRAWN: dict[str, Callable[[dict[str, Any]], str]] = {"mermaid": mermaid, "dot": dot, "svg": svg}
-_PROGRAM = re.compile(r"[\w./-]+:[\w.]+")
-"""A workflow in Python: MODULE:NAME, or FILE.py:NAME."""
-
 TARGET = click.argument("target", metavar="WORKFLOW|RUN")
 
 
@@ -64,9 +72,10 @@ def validate(session: Session, options: Options) -> int:
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    if _PROGRAM.fullmatch(str(path)) and not path.exists():
+    if IN_PYTHON.fullmatch(str(path)) and not path.exists():
         report = checked_program(str(path))
         return {**report, "warnings": [str(warning) for warning in report["warnings"]]}
+    refuse_program(str(path))
     return validated(path)
 
 
