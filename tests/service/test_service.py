@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from holdfast import END, START, StateGraph, open_store
+from holdfast import END, START, StateGraph, open_store, step, workflow
 from holdfast.errors import (
     AnswerRejected,
     CommandRefused,
@@ -317,3 +317,44 @@ def test_a_check_of_the_latest_runs_ends_in_time(url: str, workflows: Path) -> N
         whole, some = service.check_latest(), service.check_latest(seconds=-1.0)
         assert (whole["checked"], whole["is_all"], whole["damaged"]) == (2, True, [])
         assert (some["checked"], some["is_all"]) == (0, False)
+
+
+@step
+def double(number: int) -> int:
+    return 2 * number
+
+
+@workflow(name="doubling")
+def doubling(number: int, times: int = 1, label: str | None = None, mode: Literal["fast", "slow"] = "fast") -> int:
+    """Double a number."""
+    for _ in range(times):
+        number = double(number)
+    return number
+
+
+@pytest.mark.parametrize("source", [doubling, f"{__name__}:doubling", doubling.app], ids=["it", "name", "app"])
+def test_a_function_is_offered_with_its_parameters_as_inputs(url: str, source: Any) -> None:
+    with Service(url, [source]) as service:
+        assert service.workflow("doubling")["description"] == "Double a number."
+        assert service.schema("doubling") == {
+            "type": "object",
+            "properties": {
+                "number": {"type": "integer"},
+                "times": {"type": "integer", "default": 1},
+                "label": {"type": ["string", "null"]},
+                "mode": {"enum": ["fast", "slow"], "default": "fast"},
+            },
+            "required": ["number"],
+            "additionalProperties": False,
+        }
+        for inputs, problem in (
+            ({}, "input 'number' is missing"),
+            ({"number": "three"}, "input 'number' must be of type integer"),
+            ({"number": 1, "time": 2}, r"no input 'time'; did you mean 'times'\?"),
+            ({"number": 1, "mode": "odd"}, "input 'mode' must be one of 'fast', 'slow'"),
+        ):
+            with pytest.raises(InputInvalid, match=problem):
+                service.execute("doubling", inputs)
+        assert service.runs()["runs"] == []
+        made = service.execute("doubling", {"number": 3, "times": 2, "label": None}, wait=SECONDS)
+        assert made["status"] == "completed"

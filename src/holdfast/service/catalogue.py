@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -20,15 +21,17 @@ from holdfast.errors import (
     suggestion,
 )
 from holdfast.fleet.catalog import Catalog, Known, Opener
+from holdfast.functions.workflows import WorkflowFunction
 from holdfast.graph.builder import StateGraph
 from holdfast.journal.journal import Journal
+from holdfast.service.function_inputs import function_inputs, function_schema
 from holdfast.stores.base import Store
 from holdfast.views.outlines import folded
 from holdfast.workflows.description import described, inputs_schema, outline_of, problem_facts, warnings_of
 from holdfast.workflows.reading.problems import WorkflowInvalid
 from holdfast.workflows.workflow import Workflow, load_workflow, stored_options, workflow_of_run
 
-Source = str | Path | App | StateGraph | Workflow
+Source = str | Path | App | StateGraph | WorkflowFunction[Any, Any] | Workflow
 """A folder of workflow files, a file, `module:app`, or a workflow of this program."""
 
 INLINE = "inline.yaml"
@@ -45,11 +48,18 @@ class SourceInvalid(HoldfastError):
 
 
 class Offered(NamedTuple):
-    """A workflow that a service has: a file, or a program's graph."""
+    """A workflow that a service has: a file, or a program's graph or function."""
 
     name: str
     app: App
     file: Workflow | None = None
+    function: WorkflowFunction[Any, Any] | None = None
+
+    @classmethod
+    def of(cls, found: Any, store: Store, name: str = "") -> Offered:
+        """Return the workflow of a program on a store; `name` is what the operator named it by."""
+        app = on_store(found, store, name)
+        return cls(app.name, app, function=_function_of(found))
 
 
 class Catalogue:
@@ -158,12 +168,10 @@ def _loaded(store: Store, sources: Iterable[Source]) -> dict[str, Offered]:
 def _offered(store: Store, source: Source) -> list[Offered]:
     if isinstance(source, Workflow):
         return [Offered(source.name, source.open(store), source)]
-    if isinstance(source, (App, StateGraph)):
-        app = on_store(source, store)
-        return [Offered(app.name, app)]
+    if isinstance(source, (App, StateGraph, WorkflowFunction)):
+        return [Offered.of(source, store)]
     if isinstance(source, str) and ":" in source and not Path(source).exists():
-        app = on_store(program_object(source), store, source)
-        return [Offered(app.name, app)]
+        return [Offered.of(program_object(source), store, source)]
     files = [load_workflow(path) for path in workflow_files(Path(source))]
     return [Offered(file.name, file.open(store), file) for file in files]
 
@@ -179,13 +187,24 @@ def workflow_files(place: Path) -> list[Path]:
 
 
 def on_store(found: Any, store: Store, name: str = "") -> App:
-    """Return the graph of a program on a store."""
+    """Return the graph of a program, or of a function of it, on a store."""
     if isinstance(found, StateGraph):
         return found.compile(store)
-    if not isinstance(found, App):
-        raise SourceInvalid(f"{name or found!r} is {type(found).__name__}, not an App or a StateGraph")
-    journal = Journal(store, found._settings.journal.seal)
-    return App(dataclasses.replace(found._settings, journal=journal))
+    named = found.app if isinstance(found, WorkflowFunction) else found
+    if not isinstance(named, App):
+        raise SourceInvalid(
+            f"{name or found!r} is {type(found).__name__}, not an App, a StateGraph or a @workflow function"
+        )
+    made = App(dataclasses.replace(named._settings, journal=Journal(store, named._settings.journal.seal)))
+    made._runner.environment.app = named._runner.environment.app  # Its runs are resumed by what a module has.
+    return made
+
+
+def _function_of(found: Any) -> WorkflowFunction[Any, Any] | None:
+    """Return the function that a workflow of a program is made of, if it is one."""
+    if isinstance(found, App):
+        found = found._runner.environment.app()
+    return found if isinstance(found, WorkflowFunction) else None
 
 
 def program_object(name: str) -> Any:
@@ -224,12 +243,18 @@ def summary(offered: Offered) -> dict[str, Any]:
     outline = folded(offered.app.outline(), of_file=file is not None)
     return {
         "name": offered.name,
-        "description": "" if file is None else file.description,
+        "description": _description_of(offered),
         "kind": "program" if file is None else "file",
         "steps": len(outline["nodes"]),
         "inputs": input_schema(offered),
         "tags": [] if file is None else list(file.definition.workflow.tags),
     }
+
+
+def _description_of(offered: Offered) -> str:
+    if offered.file is not None:
+        return offered.file.description
+    return "" if offered.function is None else inspect.getdoc(offered.function.function) or ""
 
 
 def description(offered: Offered) -> dict[str, Any]:
@@ -241,9 +266,14 @@ def description(offered: Offered) -> dict[str, Any]:
 
 def input_schema(offered: Offered) -> dict[str, Any]:
     """Return the JSON Schema of a workflow's inputs; of a program's graph any object will do."""
-    if offered.file is None:
-        return {"type": "object"}
-    return inputs_schema(offered.file.definition.workflow.inputs)
+    if offered.file is not None:
+        return inputs_schema(offered.file.definition.workflow.inputs)
+    return {"type": "object"} if offered.function is None else function_schema(offered.function)
+
+
+def program_inputs(offered: Offered, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the input of a run of a program; that of a function is checked against its parameters."""
+    return given if offered.function is None else function_inputs(offered.function, given)
 
 
 def validation(text: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.run_state import NO_ANSWER, RunState
 from holdfast.journal.sealing import Seal
 from holdfast.service.calls import CallJournal
-from holdfast.service.catalogue import Catalogue, Offered, Source
+from holdfast.service.catalogue import Catalogue, Offered, Source, program_inputs
 from holdfast.service.closeup import CloseReader
 from holdfast.service.metrics import Meter, metrics
 from holdfast.service.reading import GOING_ON, RequestInvalid
@@ -284,7 +284,7 @@ class Service(CloseReader):
         if found.file is None:
             if timeout is not None:
                 raise RequestInvalid(f"workflow {found.name!r} is a program, which has its own timeouts")
-            return found.app, inputs, {}
+            return found.app, program_inputs(found, inputs), {}
         if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout <= 86_400):
             raise RequestInvalid(
                 f"timeout must be more than 0 and at most 86400 seconds, not {timeout!r:.80}"
