@@ -10,6 +10,9 @@ START = "__start__"
 END = "__end__"
 """Where a branch of a graph ends: `add_edge(last, END)`."""
 
+RESULT = "result"
+"""The key of the state that has what the function of a workflow returned."""
+
 
 _LAST = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
 

@@ -42,16 +42,13 @@ from holdfast.state.state import State
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
 from holdfast.stores.base import Store, is_in_memory
-from holdfast.values import END, START, RunStatus
+from holdfast.values import END, RESULT, START, RunStatus
 
 if TYPE_CHECKING:
     from holdfast.functions import checks
     from holdfast.functions.checks import FunctionWarning
 else:
     checks = LazyModule("functions.checks")
-
-RESULT = "result"
-"""The key of the state that has what the function returned."""
 
 _RESERVED = (RESULT, "run_id", "answers", "if_exists", "observer", "progress")
 """Parameters of `run`, and the key of the result."""

@@ -325,13 +325,13 @@ def _finish(run: RunState, record: records.StepFinished, at: float) -> None:
         run.faults.append((step.id, step.fault))
         del run.faults[:-PATH_LENGTH]
     step.fault = None
+    run.seconds += seconds_once(run, record)
     if record.promoted:
         log = run.frames.pop(step.id).log or {}
         step.ops = record.ops or tuple(op for ops in log.values() for op in ops)
     else:
         step.ops = record.ops
     run.steps_done += 1
-    run.seconds += record.seconds
     run.path.append(step.node)
     if len(run.path) > 2 * PATH_LENGTH:
         del run.path[:-PATH_LENGTH]
@@ -422,7 +422,12 @@ def _fail(run: RunState, record: records.StepFailed, at: float) -> None:
         step.answers.pop(INTERRUPTED, None)
     step.fault, step.retry_at = record.fault, record.retry_at
     step.status = RETRYING if record.retry_at is not None else FAILED
-    run.seconds += record.seconds
+    run.seconds += seconds_once(run, record)
+
+
+def seconds_once(run: RunState, record: records.StepFinished | records.StepFailed) -> float:
+    """Return the time of an attempt that is about to be folded; a step made of others took none beside theirs."""
+    return 0.0 if record.step in run.frames else record.seconds
 
 
 @folds(records.Paused)

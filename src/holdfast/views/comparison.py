@@ -233,7 +233,7 @@ class ComparedRun(View):
     steps: int
     """How many steps it finished."""
     seconds: float
-    """How long those took."""
+    """How long those took, and the attempts that failed."""
     failed_attempts: int
     spending: Spending
     whole: Spending
@@ -307,7 +307,8 @@ class _Side:
             known.info.workflow,
             str(known.run.status),
             len(self.steps),
-            sum(each.record.seconds for each in self.steps.values()),
+            sum(each.record.seconds for each in self.steps.values() if not each.record.origin)
+            + sum(record.seconds for record in records if isinstance(record, StepFailed)),
             sum(isinstance(record, StepFailed) for record in records),
             total(*(spending_of(record) for record in records if isinstance(record, Spent))),
             total(*known.run.spending.values()),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from holdfast.errors import CorruptJournal
-from holdfast.journal.fold import apply
+from holdfast.journal.fold import apply, seconds_once
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import (
     Forked,
@@ -332,6 +332,8 @@ class _Reader:
     def _take(self, record: Record, seq: int, at: float) -> None:
         """Learn from a record that is about to be applied to the run."""
         self._clock += 1
+        if isinstance(record, StepFailed):
+            record = record._replace(seconds=seconds_once(self._run, record))
         self._accounts.take(record, at)
         if isinstance(record, (StepFailed, Spent, StateEdited, Steered, Reset)):
             self._events.append((self._info, seq, record))

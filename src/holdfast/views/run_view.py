@@ -19,7 +19,7 @@ from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
 from holdfast.state.state import State, origin_of, state_view
 from holdfast.stores.base import RunInfo
-from holdfast.values import RunStatus
+from holdfast.values import RESULT, RunStatus
 from holdfast.views.plain import (
     CODEC,
     TOO_BIG_TO_PREVIEW,
@@ -69,6 +69,13 @@ def groups_of(outline: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         if name in groups:
             found.setdefault(name, []).extend(target for target in targets if ":" not in target)
     return {name: tuple(members) for name, members in found.items()}
+
+
+def is_function(outline: Mapping[str, Any]) -> bool:
+    """Return whether a graph is that of a function: one node of its name, whose calls follow no edges."""
+    nodes = outline.get("nodes", {})
+    inner = nodes[outline["name"]].get("graph") if list(nodes) == [outline.get("name")] else None
+    return isinstance(inner, Mapping) and not any(inner.get(kind) for kind in ("edges", "routes", "joins"))
 
 
 # Steps.
@@ -628,11 +635,13 @@ class RunView(View):
 
     @property
     def output(self) -> Any:
-        """What it resulted in: a workflow file's output; of a Python graph the final state. Else `None`."""
+    
         if self.workflow_file is not None and "last" in self.outline:
             return self._read("output")
         if self.line.status != RunStatus.COMPLETED:
             return None
+        if is_function(self.outline):
+            return self._read(RESULT)
         if self.workflow_file is None:
             return dict(pairs_of(self.state))
         name = origin_of(self.state).checkpoint_node.partition(":")[0]
