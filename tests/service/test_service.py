@@ -325,14 +325,18 @@ def double(number: int) -> int:
 
 
 @workflow(name="doubling")
-def doubling(number: int, times: int = 1, label: str | None = None, mode: Literal["fast", "slow"] = "fast") -> int:
+def doubling(
+    number: int, times: int = 1, label: str | None = None, mode: Literal["fast", "slow"] = "fast"
+) -> int:
     """Double a number."""
     for _ in range(times):
         number = double(number)
     return number
 
 
-@pytest.mark.parametrize("source", [doubling, f"{__name__}:doubling", doubling.app], ids=["it", "name", "app"])
+@pytest.mark.parametrize(
+    "source", [doubling, f"{__name__}:doubling", doubling.app], ids=["it", "name", "app"]
+)
 def test_a_function_is_offered_with_its_parameters_as_inputs(url: str, source: Any) -> None:
     with Service(url, [source]) as service:
         assert service.workflow("doubling")["description"] == "Double a number."

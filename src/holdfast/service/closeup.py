@@ -30,6 +30,7 @@ from holdfast.service.reading import (
     progress_of,
     read_event_id,
 )
+from holdfast.service.step_calls import calls_of
 from holdfast.state.state import slots_of
 from holdfast.stores.base import RunInfo, StoredCheckpoint, wait_for_change
 from holdfast.values import RunStatus
@@ -37,7 +38,7 @@ from holdfast.views import usage
 from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView
 from holdfast.views.plain import Room, ViewCodec, plain, read_or_unread, user_trace
-from holdfast.views.run_view import FaultView, RunView
+from holdfast.views.run_view import FaultView, RunView, is_function
 from holdfast.views.runs import find_checkpoint_info, run_view
 from holdfast.views.timeline import commit_text, host_text
 from holdfast.views.waterfall import Span, Waterfall
@@ -56,6 +57,9 @@ MOST_PARTS = 1_000
 
 MOST_EXECUTIONS = 100
 """How many executions and events of one step are returned."""
+
+MOST_CALLS = 20
+"""Of how many calls of a step of a function the arguments and outputs are returned."""
 
 MOST_REMEMBERED = 8
 """Of how many runs the executions of steps are remembered."""
@@ -172,13 +176,17 @@ class CloseReader(Reader):
         with self._executions(run_id) as executed:
             own = [span for span in executed if span.name == name]
             spans = [span.as_json() for span in own[-MOST_EXECUTIONS:]]
+            calls = self._calls(view, name, own)
         events = self._events_of(run_id, name, spans)
         before = self.points(run_id).until(own[-1].first) if own else None
         errors = {} if found.items is None else found.item_errors
         return {
             **found.as_json(),
             "error": _fault(found.fault),
-            "output": some(found.output),
+            "output": some(
+                found.output if calls is not None or not is_function(view.outline) else view.output
+            ),
+            "calls": calls and [{**call, **_shortened(call)} for call in calls[-MOST_CALLS:]],
             "errors": some(dict(itertools.islice(errors.items(), MOST_LISTED))),
             "cost": cost[0].as_json() if cost else None,
             "spans": spans,
@@ -187,6 +195,20 @@ class CloseReader(Reader):
             "before": before and before["checkpoint_id"],
             "now": clock.time(),
         }
+
+    def _calls(self, view: RunView, name: str, spans: Sequence[Span]) -> list[dict[str, Any]] | None:
+        """Return the last calls of a step of a function; `None` of another step, and of the function itself."""
+        if not is_function(view.outline) or "/" not in name:
+            return None
+        return calls_of(self.journal, view.run_id, spans[-MOST_CALLS:], MOST_READ)
+
+    def call(self, run_id: str, ident: str) -> dict[str, Any]:
+        """Return one call of a step of a function, by the id of the step: its arguments and its output, whole."""
+        with self._executions(run_id) as executed:
+            own = [span for span in executed if span.step == ident]
+        if not own:
+            raise RequestInvalid(f"run {run_id!r:.200} has no step {ident!r:.200}")
+        return calls_of(self.journal, run_id, own, 1 << 40)[0]
 
     def _events_of(self, run_id: str, name: str, spans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the last events that tell of a step's executions."""
@@ -250,6 +272,10 @@ class CloseReader(Reader):
                 return True
             wait_for_change(self.store, run_id, _LOOK)
         return False
+
+
+def _shortened(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: some(call[name]) for name in ("arguments", "output") if name in call}
 
 
 def some(value: Any) -> Any:

@@ -635,7 +635,7 @@ class RunView(View):
 
     @property
     def output(self) -> Any:
-    
+
         if self.workflow_file is not None and "last" in self.outline:
             return self._read("output")
         if self.line.status != RunStatus.COMPLETED:

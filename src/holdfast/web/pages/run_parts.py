@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from holdfast.service.closeup import Points
 from holdfast.service.reading import RequestInvalid
+from holdfast.views.plain import plain
 from holdfast.web.pages import run_actions
 from holdfast.web.pages.rendering import Asked, Page, Pages, run_path
 from holdfast.web.pages.run_bars import bars
@@ -169,11 +170,17 @@ def _value(asked: Asked, key: str, checkpoint: str | None) -> tuple[str, Any]:
         case "step":
             name = asked.query.get("step", "")
             return f"Output of {name}", service.step(run_id, name)["output"]
+        case "arguments" | "result" as what:
+            call = service.call(run_id, asked.query.get("step", ""))
+            name = f"{'Arguments' if what == 'arguments' else 'Output'} of {call['label']}"
+            return name, plain(call.get("arguments" if what == "arguments" else "output"))
         case "state":
             found = service.state(run_id, checkpoint, [key])["state"]
             return key, found[key]
         case what:
-            raise RequestInvalid(f"there is no value {what!r:.80}; there are inputs, output, step, state")
+            raise RequestInvalid(
+                f"there is no value {what!r:.80}; there are inputs, output, step, arguments, result, state"
+            )
 
 
 async def download(asked: Asked) -> Response:
