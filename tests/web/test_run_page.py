@@ -41,6 +41,16 @@ SLOW = "workflow: {name: slow}\nsteps:\n" + "".join(
     f"  - {{name: s{number}, shell: 'sleep 0.2', timeout: 60}}\n" for number in range(100)
 )
 
+FORGETFUL = """\
+workflow: {name: forgetful, checkpoint: {retention: {max_checkpoints: 2, per: run, keep_successful: false}}}
+steps:
+  - name: work
+    for_each: {in: [1, 2, 3], as: number, max_parallel: 1, on_error: continue}
+    shell: {run: 'test $X != 2', env: {X: "{{ number }}"}}
+    timeout: 30
+  - {name: never, when: "false", shell: 'true', timeout: 30}
+""" + "".join(f"  - {{name: s{number}, shell: 'true', timeout: 30}}\n" for number in range(6))
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -87,6 +97,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Service:
     mine = tmp_path_factory.mktemp("mine")
     (mine / "each.yaml").write_text(EACH)
     (mine / "slow.yaml").write_text(SLOW)
+    (mine / "forgetful.yaml").write_text(FORGETFUL)
     programs = [
         program(name, function)
         for name, function in (
@@ -143,6 +154,28 @@ def test_a_run_is_shown_with_its_graph_its_steps_in_time_and_its_events(page: Pa
     expect(page.get_by_text("the command ended with code 1")).not_to_have_count(0)
     page.get_by_role("link", name="Timeline").click()
     expect(page.locator(".falls tbody tr")).to_have_count(5)
+
+
+def test_what_retention_deleted_is_said_to_be_unknown(page: Page, service: Service) -> None:
+    service.execute("forgetful", run_id="forgetful", wait=60)
+    service.fork("forgetful", new_run_id="remembers")
+    deleted = "Earlier history was deleted by retention"
+    for path in ("", "/timeline", "/events", "/steps/work", "/steps/never"):
+        page.goto(f"/runs/forgetful{path}")
+        expect(page.locator("main")).to_contain_text(deleted)
+    expect(page.locator("main .status").first).to_contain_text("skipped")
+    expect(page.locator(".said")).to_contain_text("its condition does not hold")
+    page.goto("/runs/forgetful/steps/work")
+    expect(page.locator(".said")).to_have_text("2 of 3 items done, 1 failed.")
+    expect(page.locator("main")).to_contain_text("the command ended with code 1")
+    expect(page.locator(".facts-list")).to_contain_text("Startednot known")
+    expect(page.locator("main")).not_to_contain_text(re.compile("not yet|0 ms|Nothing happened|No step"))
+    assert violations(page) == []
+    page.goto("/runs/forgetful/timeline")
+    expect(page.locator("main")).to_contain_text(re.compile(r"of \d stored executions"))
+    page.goto("/runs/remembers/steps/work")
+    expect(page.locator("main")).not_to_contain_text(deleted)
+    expect(page.locator("main")).to_contain_text("It ran before this run was forked from forgetful")
 
 
 def test_a_failure_is_shown_with_the_frames_of_the_user_alone(page: Page) -> None:

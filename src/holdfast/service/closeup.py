@@ -132,6 +132,7 @@ class CloseReader(Reader):
             "environment": ", ".join(filter(None, (host_text(view.facts), commit_text(view.facts)))),
             "steps": [step.as_json() for step in view.steps],
             "drawing": self._svg(view, link),
+            "begins": self.begins(run_id),
             "is_known": any(offered.name == line.workflow for offered in self.catalogue.offered),
             **{name: some(value) for name, value in values.items()},
         }
@@ -139,6 +140,11 @@ class CloseReader(Reader):
     def _svg(self, view: RunView, link: Callable[[str], str] | None) -> str:
         states = {step.name: step.as_json() for step in view.steps}
         return svg(view.outline, states, link=link, title=view.line.workflow) if view.outline else ""
+
+    def begins(self, run_id: str) -> float | None:
+        """Return when the stored history of a run begins, if what was before is deleted."""
+        first = next(iter(self.store.read(self._info(run_id).run)), None)
+        return None if first is None or first.seq == 1 else first.at
 
     def waterfall(self, run_id: str, first: int | None = None, limit: int = 50) -> dict[str, Any]:
         """Return executions of steps in the order they began, from one of them on, or the last ones."""
@@ -191,6 +197,7 @@ class CloseReader(Reader):
             "cost": cost[0].as_json() if cost else None,
             "spans": spans,
             "executions": len(own),
+            "before_fork": view.fork and view.fork["run_id"] if found.visits and not own else None,
             "events": events,
             "before": before and before["checkpoint_id"],
             "now": clock.time(),

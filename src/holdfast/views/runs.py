@@ -279,10 +279,31 @@ def _run_view(
 def _steps(tallies: Tallies, line: RunLine, state: State | None) -> tuple[StepView, ...]:
     executed = line.status == RunStatus.RUNNING and not line.is_dead
     views = step_views(tallies, tallies.run.outline, executed=executed, is_file=state is not None)
+    if state is not None:
+        views = tuple(_as_kept(view, state) for view in views)
     groups, previews = groups_of(tallies.run.outline) if state is not None else {}, ViewCodec()
     return tuple(
         replace(view, _previews=previews, _state=state, _members=groups.get(view.name, ())) for view in views
     )
+
+
+def _as_kept(view: StepView, state: State) -> StepView:
+    """Return a step that ended before what is stored, with what the state of a workflow file still says of it."""
+    record = read_or_unread(lambda: state.get(view.name))
+    if view.started_at is not None or view.status != "completed" or not isinstance(record, Mapping):
+        return view
+    known = replace(view, items=view.items or _items_in(state, view.name, record.get("visits")))
+    return _with_record(known, record)
+
+
+def _items_in(state: State, name: str, visit: Any) -> Items | None:
+    """Return how the items of a finished for-each ended."""
+    found = read_or_unread(lambda: state.get(f"{name}:items"))
+    if not isinstance(found, Mapping):
+        return None
+    own = [item for item in found.values() if isinstance(item, Mapping) and item.get("visit") == visit]
+    failed = sum("error" in item for item in own)
+    return Items(len(own), len(own) - failed, failed)
 
 
 def _config(run: RunState, codec: ViewCodec) -> Mapping[str, Any]:
@@ -556,7 +577,12 @@ def _with_file_status(view: StepView) -> StepView:
     if not own or len(own[0].raw) > _SMALL:
         return view
     result = CODEC.decode(own[0].raw)
-    status = result.get("status") if isinstance(result, dict) else None
+    return _with_record(view, result) if isinstance(result, dict) else view
+
+
+def _with_record(view: StepView, result: Mapping[str, Any]) -> StepView:
+    """Return a step with the status that the state has of it."""
+    status = result.get("status")
     if status == "skipped":
         return replace(view, status="skipped", note=str(result.get("reason") or view.note))
     if status == "failed" and view.fault is None and result.get("error"):

@@ -191,8 +191,8 @@ class Waterfall:
             return
         span = self._open.get(step) or self._new(step)
         del self._open[step]
-        if not span.parts:
-            span.begin("attempt", 1, at)
+        if not span.parts:  # Its begin is not stored any more.
+            span.begin("attempt", 1, at - record.seconds)
         status = SKIPPED if record.skipped else REUSED if record.origin else DONE
         note = record.skipped or (f"reused from {record.origin}" if record.origin else "")
         span.end(at, status, note)
@@ -201,7 +201,7 @@ class Waterfall:
     def _fail(self, record: StepFailed, step: str, at: float) -> None:
         span = self._open.get(step) or self._new(step)
         if not span.parts:
-            span.begin("attempt", record.attempt, at)
+            span.begin("attempt", record.attempt, at - record.seconds)
         span.end(at, FAILED, str(record.fault))
         span.last = self._now
         if record.retry_at is not None:

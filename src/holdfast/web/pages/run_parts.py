@@ -197,7 +197,7 @@ async def download(asked: Asked) -> Response:
 
 
 def _page(asked: Asked, template: str, title: str, tab: str, **facts: Any) -> Page:
-    status = asked.service.status(asked.run_id)
+    status = {**asked.service.status(asked.run_id), "begins": asked.service.begins(asked.run_id)}
     return Page(template, f"{title} · {asked.run_id}", {"run": status, "tab": tab, "heading": title, **facts})
 
 
