@@ -8,7 +8,7 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast import clock
@@ -21,7 +21,8 @@ from holdfast.errors import HoldfastError, Remedy, StepChanged
 from holdfast.functions.call_attempts import CallAttempt, WholeCall, _current
 from holdfast.functions.recorded_errors import error_chain, error_data, error_of, handled_errors
 from holdfast.functions.saving import BodySaving
-from holdfast.graph.graph import Graph, Node
+from holdfast.functions.step_nodes import StepNodes
+from holdfast.graph.graph import Node
 from holdfast.journal.records import Paused, StepCalled, StepFailed, StepFinished, StepStarted
 from holdfast.journal.run_state import (
     DONE,
@@ -39,7 +40,6 @@ from holdfast.journal.run_state import (
 )
 from holdfast.state.codec import Codec
 from holdfast.state.ops import SCALARS, Op
-from holdfast.state.schema import Schema
 from holdfast.threads import locked, run_beside, synchronized
 from holdfast.values import step_label
 from holdfast.views.plain import preview_raw
@@ -51,8 +51,6 @@ logger = logging.getLogger("holdfast")
 
 ERROR = "error"
 """The key of an error that a step raised and its caller handled."""
-
-EMPTY: Mapping[str, Node] = {}
 
 DEEPEST = 100
 """How deep workflows may call each other."""
@@ -122,40 +120,6 @@ class Claimed(NamedTuple):
     step: Step | None
     id: str
     visit: int
-
-
-class StepNodes(dict[str, Node]):
-    """The steps that a workflow's function calls, as they become known: any name may be one, or another workflow.
-
-    `wrap` is given each that becomes known later.
-    """
-
-    def __init__(self, nodes: Mapping[str, Node] = EMPTY, wrap: Callable[[Node], Node] | None = None) -> None:
-        super().__init__(nodes)
-        self._wrap = wrap
-
-    def learn(self, node: Node) -> None:
-        """Know a step from now on. A workflow has steps of its own wherever it is called: it may call itself."""
-        if not super().__contains__(node.name):
-            if node.graph is not None:
-                inner = steps_graph(node.name, StepNodes(node.graph.nodes))
-                node = dataclasses.replace(node, graph=inner)
-            self[node.name] = node if self._wrap is None else self._wrap(node)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str)
-
-    def __missing__(self, name: str) -> Node:
-        return Node(name, graph=steps_graph(name, StepNodes()), wants=())
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the step of that name."""
-        return self[name]
-
-
-def steps_graph(name: str, nodes: StepNodes) -> Graph:
-    """Return the graph of the steps that a workflow's function calls: nothing is known of their order."""
-    return Graph(name, Schema(name, {}), nodes)
 
 
 class Calls:

@@ -29,7 +29,8 @@ from holdfast.errors import (
 )
 from holdfast.events import ObserverLike, resolve_observer
 from holdfast.functions.call_attempts import _current
-from holdfast.functions.calls import Calls, StepNodes, current_calls, current_context, steps_graph
+from holdfast.functions.calls import Calls, current_calls, current_context
+from holdfast.functions.step_nodes import StepNodes, steps_graph
 from holdfast.functions.steps import Declaration, Parameters, Result, StepFunction
 from holdfast.graph.graph import Edge, Graph, Node
 from holdfast.journal.journal import Journal
@@ -279,7 +280,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
     ) -> EventStream:
         """Start a run, or go on with the run of that id, and yield its events as they happen; see `App.stream`.
 
-        Nothing is shown of it: whoever takes the events does that.
+        It shows nothing of the run: the caller has the events.
         """
         how = self._how(run_id, if_exists)
         return self.app.stream(self.bound(args, kwargs), observer=observer, **how)

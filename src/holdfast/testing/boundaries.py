@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.context import PauseSignal
 from holdfast.errors import HoldfastError
-from holdfast.functions.calls import StepNodes
+from holdfast.functions.step_nodes import StepNodes
 from holdfast.graph.fingerprint import Fingerprint
 from holdfast.graph.graph import Graph, Node
 from holdfast.graph.validation import choice_of

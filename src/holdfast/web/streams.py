@@ -149,7 +149,7 @@ class Streams:
     def counted(self, who: str) -> Iterator[None]:
         """Count a stream of a caller; raise `TooManyRuns` if as many are open as may be, of all callers or of this one.
 
-        What it returns counts from the moment on that it is entered.
+        The stream counts from when the context is entered.
         """
         if self._open >= MOST_STREAMS or self._of[who] >= MOST_OF_ONE:
             raise TooManyRuns("too many streams are open; close some, or read /events page by page")
