@@ -81,7 +81,11 @@ class HoldfastError(Exception):
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = FAILED
+    public_text: ClassVar[str] = ""
+    """What clients of a server are told instead of the problem, of a kind whose problems say where things are."""
     remedies: tuple[Remedy, ...] = ()
+    store: str = ""
+    """The URL of the store that it is about, which clients of a server are not told."""
 
     def __init_subclass__(cls) -> None:
         if "code" not in cls.__dict__:
@@ -101,7 +105,13 @@ class HoldfastError(Exception):
     @property
     def problem(self) -> str:
         """What happened, without what can be done about it."""
-        return str(self.args[0]) if self.args else ""
+        said = str(self.args[0]) if self.args else ""
+        return f"{said} (in {self.store})" if self.store else said
+
+    @property
+    def public_problem(self) -> str:
+        """What happened, as clients of a server are told: without where things are on its machine."""
+        return self.public_text or (str(self.args[0]) if self.args else "")
 
     def __str__(self) -> str:
         return with_remedies(self.problem, self.remedies)
@@ -151,6 +161,7 @@ class StoreError(HoldfastError):
     """
 
     exit_code = CONFIGURATION
+    public_text = "the store cannot be used now; the log of the server says why"
     is_closed: bool = False
     raised: BaseException | None = None
 
@@ -159,6 +170,7 @@ class CorruptJournal(StoreError):
     """Stored bytes are not what was written; `run` and `seq` say where."""
 
     exit_code = FAILED
+    public_text = "what is stored is damaged; the log of the server says what"
     remedies = (Remedy("check"),)
     run: str | None = None
     seq: int | None = None

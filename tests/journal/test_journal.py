@@ -554,7 +554,7 @@ def test_a_run_id_is_given_only_once(store: Store) -> None:
     app.invoke(run_id="r")
 
     with pytest.raises(
-        RunExists, match=r"run 'r' exists in .* and is completed; .* give the new run another"
+        RunExists, match=r"run 'r' exists and is completed .in .*; .* give the new run another"
     ):
         app.invoke(run_id="r")
 

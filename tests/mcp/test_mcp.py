@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -251,7 +252,7 @@ def test_errors_name_the_calls_that_help(new):
     assert "publish" in unknown["problem"]
     assert unknown["remedies"] == [{"call": {"tool": "list_workflows", "arguments": {}}}]
     missing = new.error("get_run", run_id="nowhere")
-    assert missing["code"] == "run_not_found"
+    assert missing["code"] == "run_not_found" and "sqlite" not in str(missing)
     assert {"call": {"tool": "list_runs", "arguments": {}}} in missing["remedies"]
     wrong = new.error("get_run", runid="x", more=1)
     assert "did you mean 'run_id'" in wrong["problem"] and "'more'" in wrong["problem"]
@@ -566,3 +567,35 @@ def test_a_signal_ends_the_server_although_its_client_is_there(folder, is_disk_f
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
+
+
+def test_a_client_that_goes_away_during_a_call_ends_the_server_quietly(folder):
+    """R2.4: both pipes closed at once; the run that was waited for is there, and goes on with the next server."""
+    server = stdio_server(folder)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [server.command, *server.args], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        call = {"name": "execute_workflow", "arguments": {"workflow": "publish", "inputs": {"topic": "x"}}}
+        for message in (
+            {
+                "id": 1,
+                "method": "initialize",
+                "params": {**hello, "clientInfo": {"name": "x", "version": "1"}},
+            },
+            {"method": "notifications/initialized"},
+            {"id": 2, "method": "tools/call", "params": call},
+        ):
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        with Service(f"sqlite:///{folder}/runs.db", read_only=True) as service:
+            while not (runs := service.runs(status="paused")["runs"]):
+                time.sleep(0.01)
+        process.stdin.close()
+        assert process.wait() == 0 and "Traceback" not in process.stderr.read()
+    with Service(f"sqlite:///{folder}/runs.db", [folder]) as service:
+        service.answer(runs[0]["run_id"], "no")
+        assert service.wait(runs[0]["run_id"], 60)["pauses"][0]["prompt"] == "How good is it?"

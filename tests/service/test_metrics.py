@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 from holdfast import END, START, Context, StateGraph
+from holdfast.journal.journal import Journal
 from holdfast.service import Service
+from holdfast.stores.base import RunInfo
+from holdfast.views.run_view import PauseView
+from holdfast.views.runs import run_pauses
 from tests.service.conftest import BROKEN, GREET, REVIEW
 
 KILLED = """
@@ -66,3 +74,47 @@ def test_metrics_say_what_the_store_holds_and_what_was_executed(tmp_path: Path) 
     assert found["holdfast_lapsed_leases"] == 1 and found["holdfast_oldest_pause_seconds"] > 0
     assert found['holdfast_commit_seconds_bucket{le="+Inf"}'] == found["holdfast_commit_seconds_count"] > 10
     assert found["holdfast_commit_seconds_sum"] > 0
+
+
+TWO = """\
+workflow: {name: two, inputs: {topic: {type: string, default: tides}}}
+steps:
+  - name: both
+    parallel:
+      - {name: one, ask: {prompt: "One?"}}
+      - {name: other, ask: {prompt: "Other?"}}
+"""
+
+
+def test_the_oldest_pause_is_that_of_a_question_whatever_is_done_to_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two.yaml").write_text(TWO)
+    read: list[str] = []
+
+    def reading(journal: Journal, info: RunInfo) -> tuple[PauseView, ...]:
+        read.append(info.run)
+        return run_pauses(journal, info)
+
+    monkeypatch.setattr("holdfast.service.metrics.run_pauses", reading)
+    with Service(f"sqlite:///{tmp_path / 'runs.db'}", [tmp_path]) as service:
+
+        def age() -> float:
+            return values(service.metrics())["holdfast_oldest_pause_seconds"]
+
+        assert age() == 0
+        run = service.execute("two", wait=60)["run_id"]
+        since = dt.datetime.fromisoformat(service.status(run)["pauses"][0]["since"]).timestamp()
+        while time.time() < since + 0.5:
+            time.sleep(0.01)
+        later = service.execute("two", wait=60)["run_id"]
+        assert age() > 0.49 and age() > 0.49 and sorted(read) == sorted([run, later])
+        service.edit(run, {"inputs.topic": "ebb"})
+        service.answer(run, "yes", question="one")
+        assert len(service.wait(run, 60)["pauses"]) == 1 and age() > 0.49 and len(read) == 3
+        service.answer(run, "yes", question="other")
+        assert service.wait(run, 60)["status"] == "completed"
+        begun = dt.datetime.fromisoformat(service.status(later)["pauses"][0]["since"]).timestamp()
+        assert age() <= time.time() - begun + 0.01
+        monkeypatch.setattr("holdfast.service.metrics.MOST_PAUSED", 0)
+        assert age() > 0

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+import holdfast
+from holdfast import END, START, StateGraph
+from holdfast.errors import StoreError
 from holdfast.service import Service
 from holdfast.service.roles import NEEDS
+from holdfast.web import asgi
 from holdfast.web.endpoints import ENDPOINTS
 
 API = "/api/v1"
@@ -100,6 +104,7 @@ def test_runs_are_steered_forked_and_moved(client: TestClient) -> None:
         ("/runs?status=ill", 400, "request_invalid"),
         ("/runs?cursor=!", 400, "request_invalid"),
         ("/diff", 400, "request_invalid"),
+        ("/diff?one=nobody", 404, "run_not_found"),
         ("/nowhere", 404, "no_such_path"),
     ],
 )
@@ -108,6 +113,36 @@ def test_errors_are_problem_documents(client: TestClient, path: str, status: int
 
     assert answer.status_code == status and answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["code"] == code and answer.json()["detail"]
+    assert "sqlite" not in answer.text
+
+
+def test_errors_do_not_say_where_things_are_on_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the store nor the code of Holdfast: the frames of a trace are those of the user."""
+
+    def fail(state: dict[str, Any]) -> None:
+        raise ValueError("no such luck")
+
+    graph = StateGraph(dict, name="unlucky").add_node("fail", fail)
+    graph.add_edge(START, "fail").add_edge("fail", END)
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    with TestClient(asgi(url, [graph], hosts=("testserver",))) as client:
+        done = post(client, "/workflows/unlucky/runs", wait=60, run_id="r")
+        twice = post(client, "/workflows/unlucky/runs", status=409, run_id="r")
+        assert twice["detail"] == "run 'r' exists and is failed" and str(tmp_path) not in str(twice)
+        step = get(client, "/runs/r/steps/fail")
+        for error in (done["error"], get(client, "/runs/r")["error"], step["error"]):
+            assert "test_api.py" in error["trace"] and "ValueError: no such luck" in error["trace"]
+            assert str(Path(holdfast.__file__).parent) not in error["trace"]
+        store = client.app.state.context.services["default"].store  # type: ignore[attr-defined]
+
+        def lost(**given: Any) -> Any:
+            raise StoreError(f"{url} cannot be read")
+
+        monkeypatch.setattr(store, "runs", lost)
+        answer = client.get(f"{API}/runs")
+        assert answer.status_code == 503 and str(tmp_path) not in answer.text
 
 
 def test_a_key_that_the_state_does_not_have_is_named(client: TestClient) -> None:

@@ -141,7 +141,7 @@ def _settled(journal: Journal, run: str) -> tuple[RunInfo, Facts, Snapshot | Non
     for _ in range(_TRIES):
         found = store.runs(run=run)
         if not found:
-            raise RunNotFound(f"no run {run!r} in {store.url}", remedies=Remedy("list_runs"))
+            raise RunNotFound(f"no run {run!r}", remedies=Remedy("list_runs"), store=store.url)
         info = found[0]
         try:
             last, is_copy = _last(journal, info)

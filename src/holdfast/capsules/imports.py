@@ -247,7 +247,8 @@ class _Import:
             brought = bring(self._source, self._target, self._info, theirs, facts, end, seal=self._seal)
         except Conflict:
             raise RunConflict(
-                f"run {facts.run!r} was changed in {self._target.url} while it was imported; import it again"
+                f"run {facts.run!r} was changed while it was imported; import it again",
+                store=self._target.url,
             ) from None
         bring_messages(self._source, self._target, facts, own, self._seal)
         return brought
@@ -266,18 +267,20 @@ class _Import:
         for known in self._target.runs(run=self._info.run):
             if has_owner(self._target, known):
                 raise RunConflict(
-                    f"run {known.run!r} in {self._target.url} is being executed by {describe(known.owner)}; import it "
-                    "when that has stopped"
+                    f"run {known.run!r} is being executed by {describe(known.owner)}; import it when that has stopped",
+                    store=self._target.url,
                 )
 
     def _other(self) -> RunExists:
         url, run = self._target.url, self._info.run
         if self._target.runs(run=run):
             return RunExists(
-                f"{url} has a run {run!r} with another history; import this one under another id with --as ID "
-                "(run_id=…)"
+                f"there is a run {run!r} with another history; import this one under another id with --as ID "
+                "(run_id=…)",
+                store=url,
             )
         (other,) = self._target.runs(key=self._info.key)
         return RunExists(
-            f"{url} has this run under the id {other.run!r}; import it under an id of its own with --as ID (run_id=…)"
+            f"this run is there under the id {other.run!r}; import it under an id of its own with --as ID (run_id=…)",
+            store=url,
         )

@@ -138,7 +138,7 @@ class JournalCheckpointStore(CheckpointStore):
         """The state of a checkpoint, or of a run as it stands now; `CheckpointNotFound` if there is neither."""
         found = self.load(ident)
         if found is None:
-            raise CheckpointNotFound(f"checkpoint not found: {ident} (in {self.store.url})")
+            raise CheckpointNotFound(f"checkpoint not found: {ident}", store=self.store.url)
         return found.state
 
     def delete(self, checkpoint_id: str) -> None:

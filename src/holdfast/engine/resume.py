@@ -85,7 +85,7 @@ def find_checkpoint(store: Store, ident: str) -> tuple[RunInfo, int]:
     key, seq = locate_checkpoint(ident)
     found = store.runs(key=key)
     if not found or not store.checkpoints(found[0].run, before=seq + 1, limit=1):
-        raise CheckpointNotFound(f"checkpoint not found: {ident} (nor is there such a run in {store.url})")
+        raise CheckpointNotFound(f"checkpoint not found: {ident}, nor is there such a run", store=store.url)
     if store.checkpoints(found[0].run, before=seq + 1, limit=1)[0].seq != seq:
         raise CheckpointNotFound(
             f"checkpoint not found: {ident} (run {found[0].run!r} has pruned or never had it)"

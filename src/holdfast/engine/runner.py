@@ -246,9 +246,10 @@ class Runner:
             elif has_owner(self._store, known[0]):
                 remedies = [Remedy("cancel", run_id)]
             raise RunExists(
-                f"run {run_id!r} exists in {self._store.url} and is {known[0].status}",
+                f"run {run_id!r} exists and is {known[0].status}",
                 remedies=[*remedies, Remedy("choose_run_id")],
                 run_id=run_id,
+                store=self._store.url,
             )
         return run_id
 

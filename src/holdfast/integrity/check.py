@@ -562,5 +562,5 @@ def wanted_runs(infos: list[RunInfo], runs: Sequence[str] | None, store: Store) 
     known = {info.run: info for info in sorted(infos, key=lambda info: (-info.updated_at, info.run))}
     for run in runs or ():
         if run not in known:
-            raise RunNotFound(f"no run {run!r} in {store.url}", remedies=Remedy("list_runs"))
+            raise RunNotFound(f"no run {run!r}", remedies=Remedy("list_runs"), store=store.url)
     return list(known.values()) if runs is None else [known[run] for run in dict.fromkeys(runs)]

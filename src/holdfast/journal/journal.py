@@ -184,8 +184,9 @@ def unknown_run(store: Readable, target: str, what: str = "run, checkpoint or wo
     """Return the error about a name that no run has; it suggests a known name that is close."""
     known = [name for info in store.runs(limit=200) for name in (info.run, info.workflow)]
     return RunNotFound(
-        f"no {what} {target!r} in {store.url}{suggestion(target, dict.fromkeys(known))}",
+        f"no {what} {target!r}{suggestion(target, dict.fromkeys(known))}",
         remedies=(Remedy("list_runs"), Remedy("look_elsewhere")),
+        store=store.url,
     )
 
 

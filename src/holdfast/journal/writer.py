@@ -262,9 +262,10 @@ class Writer:
             self._refusal = self._conflict(conflict.head)
             if self.stored == 0:
                 self._refusal = RunExists(
-                    f"run {self.info.run!r} exists in {self.journal.store.url}",
+                    f"run {self.info.run!r} exists",
                     remedies=(Remedy("resume", self.info.run), Remedy("choose_run_id")),
                     run_id=self.info.run,
+                    store=self.journal.store.url,
                 )
             self._unsent = ()
             raise self._refusal

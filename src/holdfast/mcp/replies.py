@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_types import CallToolResult, TextContent
 
-from holdfast.errors import HoldfastError, Remedy, problem_of
+from holdfast.errors import HoldfastError, Remedy
 
 Data = dict[str, Any]
 
@@ -189,7 +189,7 @@ def error_data(error: HoldfastError) -> Data:
     """Return an error as a model reads it: its code, what happened, and what can be called now."""
     return {
         "code": error.code,
-        "problem": problem_of(error)[:MOST],
+        "problem": error.public_problem[:MOST],
         "remedies": list(remedy_data(error.remedies)),
     }
 

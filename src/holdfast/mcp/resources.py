@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from holdfast.errors import HoldfastError, problem_of
+from holdfast.errors import HoldfastError
 from holdfast.mcp.outputs import report
 from holdfast.mcp.replies import Cutter, Data
 from holdfast.mcp.tools import Call, state_reader
@@ -89,7 +89,7 @@ class Resources:
             data = await in_thread(read_resource, self._call_of(context), uri)
         except HoldfastError as error:
             raise MCPError(
-                types.INVALID_PARAMS, problem_of(error), {"uri": uri, "code": error.code}
+                types.INVALID_PARAMS, error.public_problem, {"uri": uri, "code": error.code}
             ) from None
         text = json.dumps(data, ensure_ascii=False)
         return types.ReadResourceResult(

@@ -16,7 +16,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from holdfast.errors import HoldfastError, Remedy, suggestion
+from holdfast.errors import HoldfastError, Remedy, StoreError, suggestion
 from holdfast.mcp.declaring import KEY, BadArguments, Declared, Follow
 from holdfast.mcp.outputs import report
 from holdfast.mcp.replies import Data, error_reply, reply
@@ -59,6 +59,12 @@ NOTING = 4
 """How many calls wait at once until they are in the journal of calls."""
 
 NOTHING: Mapping[str, str] = {}
+
+
+class NotJournalled(StoreError):
+    """A call is refused as it cannot be journalled."""
+
+    public_text = "calls cannot be journalled now, and so are refused; the log of the server says why"
 
 
 class McpServer:
@@ -124,6 +130,8 @@ class McpServer:
         try:
             return await self._called(context, params)
         except HoldfastError as error:
+            if error.public_text:
+                logger.error("tool %r failed: %s", params.name, error)
             return error_reply(error)
         except Exception as error:
             logger.exception("tool %r failed: %s: %s", params.name, type(error).__name__, error)
@@ -193,7 +201,7 @@ class McpServer:
             await anyio.to_thread.run_sync(note, abandon_on_cancel=True, limiter=self._noting)
         except HoldfastError as error:
             if not self._service.read_only:
-                raise
+                raise NotJournalled(str(error)) from error
             text = "calls cannot be journalled (%s), and are only logged: %s calls %s: %s%s"
             logger.warning(text, error, who, call[:80], what, code and f"; refused: {code}")
 

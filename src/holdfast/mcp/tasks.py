@@ -11,7 +11,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, Field
 
-from holdfast.errors import HoldfastError, problem_of
+from holdfast.errors import HoldfastError
 from holdfast.mcp.outputs import report
 from holdfast.mcp.replies import Data, reply
 from holdfast.mcp.tools import Call
@@ -131,4 +131,4 @@ def protocol_errors() -> Iterator[None]:
     try:
         yield
     except HoldfastError as error:
-        raise MCPError(types.INVALID_PARAMS, problem_of(error), {"code": error.code}) from None
+        raise MCPError(types.INVALID_PARAMS, error.public_problem, {"code": error.code}) from None

@@ -12,7 +12,7 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from holdfast.errors import AnswerRejected, HoldfastError, NotPaused, RunFinished, problem_of
+from holdfast.errors import AnswerRejected, HoldfastError, NotPaused, RunFinished
 from holdfast.mcp.declaring import BadArguments, Declared
 from holdfast.mcp.forms import (
     answer_in,
@@ -186,7 +186,7 @@ def take_forms(asked: Call, run_id: str, filled: types.InputResponses) -> Taken:
         try:
             is_declined = not _take(asked, run_id, open_pauses[key], form) or is_declined
         except AnswerRejected as error:
-            problems[key] = problem_of(error)
+            problems[key] = error.public_problem
         except (NotPaused, RunFinished):
             continue
     return Taken(problems, is_declined)

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from holdfast import clock
 from holdfast.engine.owner import is_alive
+from holdfast.errors import HoldfastError
 from holdfast.events import Event
 from holdfast.fleet.queues import queue_lines
-from holdfast.stores.base import Append, Conflict, Store
+from holdfast.journal.journal import Journal
+from holdfast.stores.base import Append, Conflict, RunInfo, Store, count_runs
 from holdfast.values import RunStatus
+from holdfast.views.runs import run_pauses
 
 if TYPE_CHECKING:
     from holdfast.service.reading import Reader
@@ -22,6 +25,39 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 
 MOST_RUNNING = 1_000
 """How many runs that count as running are looked at for dead owners."""
+
+
+MOST_PAUSED = 1_000
+"""How many paused runs are read for their oldest pause; of more, that of the oldest update stands in."""
+
+
+class OldestPause:
+    """Since when the oldest open pause of a store waits; only runs that have changed are read again."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self._lock = journal, threading.Lock()
+        self._known: dict[bytes, tuple[float, float]] = {}
+
+    def since(self) -> float | None:
+        """Return the time from which on it waits, or `None` if no run is paused."""
+        infos = self._journal.store.runs(status=[RunStatus.PAUSED], limit=MOST_PAUSED + 1)
+        if len(infos) > MOST_PAUSED:
+            return count_runs(self._journal.store)[RunStatus.PAUSED].oldest
+        with self._lock:
+            known, self._known = self._known, {}
+            for info in infos:
+                at = known.get(info.key)
+                is_same = at is not None and at[0] == info.updated_at
+                self._known[info.key] = at if at and is_same else (info.updated_at, self._read(info))
+            return min((since for _, since in self._known.values()), default=None)
+
+    def _read(self, info: RunInfo) -> float:
+        """Return since when a run waits: for its oldest pause, or for what nothing is known of."""
+        try:
+            pauses = run_pauses(self._journal, info)
+        except HoldfastError:
+            return info.updated_at
+        return min((pause.since.timestamp() for pause in pauses), default=info.updated_at)
 
 
 class Meter:
@@ -93,9 +129,9 @@ def _of_store(reader: Reader) -> Iterator[str]:
     counts, store = reader.status_counts(), reader.store
     runs = {str(status): counts[status].runs if status in counts else 0 for status in RunStatus}
     yield from _gauges("holdfast_runs", "Runs of the store by status.", "status", runs)
-    paused = counts.get(RunStatus.PAUSED)
-    age = 0.0 if paused is None else max(0.0, clock.time() - paused.oldest)
-    yield from _gauge("holdfast_oldest_pause_seconds", "For how long the oldest paused run has waited.", age)
+    since = reader.oldest_pause.since()
+    age = 0.0 if since is None else max(0.0, clock.time() - since)
+    yield from _gauge("holdfast_oldest_pause_seconds", "For how long the oldest open pause has waited.", age)
     lines = queue_lines(store)
     depth, due, held = (
         {line.queue: getattr(line, name) for line in lines} for name in ("queued", "due", "held")

@@ -25,6 +25,7 @@ from holdfast.journal.journal import Journal, unknown_run
 from holdfast.service import catalogue
 from holdfast.service.catalogue import Catalogue
 from holdfast.service.links import KEY_VARIABLE, AnswerLinks, LinkRefused, NoLinks, Question, refuse_late
+from holdfast.service.metrics import OldestPause
 from holdfast.state.state import state_view
 from holdfast.stores.base import (
     LAST_SEQ,
@@ -42,7 +43,7 @@ from holdfast.views import usage
 from holdfast.views.charges import BY, row_of, rows
 from holdfast.views.history import CheckpointView, checkpoint_list, latest_runs
 from holdfast.views.outlines import folded, steps_of
-from holdfast.views.plain import CODEC, ViewCodec, iso, plain
+from holdfast.views.plain import CODEC, ViewCodec, iso, plain, user_trace
 from holdfast.views.run_view import PauseView, RunLine, RunView, annotation_at
 from holdfast.views.runs import find_checkpoint_info, find_run_info, lines_of, run_line, run_pauses, run_view
 from holdfast.views.timeline import Timeline
@@ -106,6 +107,8 @@ class Reader:
         self._queued = Recent(lambda: queue_lines(self.store))
         self._charges = usage.KnownCharges(journal)
         self._costs: dict[object, Recent[dict[str, Any]]] = {}
+        self.oldest_pause = OldestPause(journal)
+        """Since when the oldest open pause waits."""
         self.links: AnswerLinks | None = None
         """Makes links that answer questions, if the operator gave a key."""
 
@@ -212,7 +215,8 @@ class Reader:
         """Return a run: status, progress, steps, what it waits for, inputs, output, costs."""
         view = self._view(run_id)
         return {
-            **view.as_json(),
+            **_with_user_trace(view.as_json()),
+            "steps": [_with_user_trace(step.as_json()) for step in view.steps],
             "pauses": [pause_facts(pause) for pause in view.pauses],
             "held": self._held(view.line),
             "progress": progress_of(view),
@@ -267,7 +271,7 @@ class Reader:
 
     def steps(self, run_id: str) -> list[dict[str, Any]]:
         """Return the steps of a run, each with its status, attempts and times."""
-        return [step.as_json() for step in self._view(run_id).steps]
+        return [_with_user_trace(step.as_json()) for step in self._view(run_id).steps]
 
     def step(self, run_id: str, name: str) -> dict[str, Any]:
         """Return a step of a run with its output, its errors, what it cost, and the events that tell of it."""
@@ -280,7 +284,7 @@ class Reader:
         cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
         events = [each for each in self.events(run_id, limit=MOST_LISTED) if is_of(each["step"], name)]
         return {
-            **found.as_json(full=True),
+            **_with_user_trace(found.as_json(full=True)),
             "cost": cost[0].as_json() if cost else None,
             "events": events,
         }
@@ -551,6 +555,12 @@ def pause_facts(pause: PauseView) -> dict[str, Any]:
         "example": pause.example if takes_answer else None,
         "takes_answer": takes_answer,
     }
+
+
+def _with_user_trace(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return a run or a step as plain data, with the frames of the user's code only in its error."""
+    error = facts["error"]
+    return facts if error is None else {**facts, "error": {**error, "trace": user_trace(error["trace"])}}
 
 
 def _no_key(key: str, view: RunView) -> RequestInvalid:

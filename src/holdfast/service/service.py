@@ -81,6 +81,8 @@ class ReadOnly(HoldfastError):
 class NotReady(StoreError):
     """A service cannot do its work now."""
 
+    public_text = ""
+
 
 class TooManyRuns(HoldfastError):
     """As many runs are queued or running as the operator allows."""

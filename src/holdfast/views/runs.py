@@ -164,7 +164,7 @@ def find_checkpoint_info(journal: Journal, ident: str) -> tuple[RunInfo, int]:
         if any(stored.seq == seq for stored in journal.store.checkpoints(info.run, before=seq + 1, limit=1)):
             return info, seq
     raise CheckpointNotFound(
-        f"checkpoint not found: {ident} (in {journal.store.url})", remedies=Remedy("list_checkpoints")
+        f"checkpoint not found: {ident}", remedies=Remedy("list_checkpoints"), store=journal.store.url
     )
 
 

@@ -63,7 +63,7 @@ class LinkPages:
                     value = answer_in(form, pause)
                     await run_in_threadpool(partial(_answer, service, question, pause, value))
                 except (AnswerRejected, RequestInvalid) as error:
-                    return self._asking(request, question, pause, form, error.problem)
+                    return self._asking(request, question, pause, form, error.public_problem)
         except HoldfastError as error:
             return self._refused(request, error)
         facts = {"workflow": info.workflow, "run_id": info.run}
@@ -106,7 +106,7 @@ class LinkPages:
     def _refused(self, request: Request, error: HoldfastError) -> Response:
         """Say why a link is no use."""
         status = 410 if isinstance(error, OVER) else problems.status_of(error)
-        facts = {"problem": error.problem}
+        facts = {"problem": error.public_problem}
         return self._pages.render(request, Page("link_refused.html", "This link is no use", facts, status))
 
 

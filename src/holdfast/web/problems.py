@@ -104,7 +104,7 @@ def problem(error: HoldfastError) -> dict[str, Any]:
         "type": "about:blank",
         "title": error.code.replace("_", " "),
         "status": status_of(error),
-        "detail": error.problem,
+        "detail": error.public_problem,
         "code": error.code,
         "facts": _facts(error),
         "remedies": [found for remedy in error.remedies if (found := _remedy(remedy)) is not None],
@@ -119,7 +119,7 @@ def _facts(error: HoldfastError) -> dict[str, Any]:
         name: list(value) if isinstance(value, tuple) else value
         for name, value in vars(error).items()
         if not name.startswith("_")
-        and name != "remedies"
+        and name not in ("remedies", "store")
         and (
             isinstance(value, plain)
             or (isinstance(value, tuple) and all(isinstance(x, plain) for x in value))

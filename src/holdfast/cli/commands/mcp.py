@@ -65,11 +65,14 @@ def mcp(session: Session, options: Options) -> None:
 
 
 async def _serve(server: McpServer, service: Service) -> None:
-    """Serve one client until it closes stdin, or a signal comes."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_end_on_signal, service)
-        await server.serve_stdio()
-        tasks.cancel_scope.cancel()
+    """Serve one client until it closes stdin or stdout, or a signal comes."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_end_on_signal, service)
+            await server.serve_stdio()
+            tasks.cancel_scope.cancel()
+    except* BrokenPipeError:  # The client went away while it was answered.
+        pass
 
 
 async def _end_on_signal(service: Service) -> None:

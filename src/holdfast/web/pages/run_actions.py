@@ -141,7 +141,7 @@ def _resume(asked: Asked) -> Asking:
     try:
         plan = asked.service.plan_resume(asked.run_id)
     except HoldfastError as error:
-        problem = one_line(error.problem, 500)
+        problem = one_line(error.public_problem, 500)
         return Asking(
             "Workers that know its workflow go on with the run.",
             "Resume",
@@ -481,7 +481,7 @@ def _shown_next(found: Any, run_id: str) -> str:
 def said(error: HoldfastError) -> list[str]:
     """Return an error and its remedies in the words of pages."""
     helping = [remedy.text or HELP.get(remedy.action, "") for remedy in error.remedies]
-    return [error.problem, *(text for text in helping if text)]
+    return [error.public_problem, *(text for text in helping if text)]
 
 
 def _action_page(

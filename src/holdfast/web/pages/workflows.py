@@ -89,7 +89,7 @@ def start_run(asked: Asked) -> str | Page:
         helps = [remedy.text for remedy in error.remedies if remedy.text]
         if isinstance(error, RunExists):
             helps = ["Choose another id, or leave it empty."]
-        return _page(asked, name, fields, form, [error.problem, *helps], status_of(error))
+        return _page(asked, name, fields, form, [error.public_problem, *helps], status_of(error))
 
 
 def _started(asked: Asked, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
