@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 import holdfast
@@ -16,6 +19,7 @@ from holdfast.service import Service
 from holdfast.service.roles import NEEDS
 from holdfast.web import asgi
 from holdfast.web.endpoints import ENDPOINTS
+from tests.service.conftest import GREET, REVIEW
 
 API = "/api/v1"
 
@@ -114,6 +118,28 @@ def test_errors_are_problem_documents(client: TestClient, path: str, status: int
     assert answer.status_code == status and answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["code"] == code and answer.json()["detail"]
     assert "sqlite" not in answer.text
+
+
+@pytest.mark.parametrize("root", ["", "/jobs"])
+def test_names_may_have_any_signs(tmp_path: Path, root: str) -> None:
+    """A quoted slash is a part of a name; no path of the API hides a workflow."""
+    (tmp_path / "schema.yaml").write_text(GREET.replace("name: greet", "name: schema"))
+    (tmp_path / "slash.yaml").write_text(REVIEW.replace("name: review", "name: the review"))
+    inner = asgi(f"sqlite:///{tmp_path / 'runs.db'}", [tmp_path], hosts=("testserver",))
+    app = Starlette(routes=[Mount(root, inner)], lifespan=lambda _: inner.router.lifespan_context(inner))
+    with TestClient(app if root else inner) as client:
+        for name in ("a/b", "100%", "a%2Fb", "x/state", "ü?&#", "/"):
+            quoted = quote(name, safe="")
+            body = {"run_id": name, "wait": 60}
+            made = client.post(f"{root}{API}/workflows/the%20review/runs", json=body)
+            assert made.json()["status"] == "paused", made.text
+            assert client.get(f"{root}{API}/runs/{quoted}").json()["run_id"] == name
+            assert client.get(f"{root}{API}/runs/{quoted}/state").json()["run_id"] == name
+            assert client.get(f"{root}{API}/runs/{quoted}/steps/draft").json()["output"] == "on tides"
+            assert client.post(f"{root}{API}/runs/{quoted}/cancel").json()["status"] == "cancelled"
+        assert client.get(f"{root}{API}/workflows/schema").json()["name"] == "schema"
+        assert "name" in client.get(f"{root}{API}/workflows/schema/schema").json()["properties"]
+        assert "steps" in client.get(f"{root}{API}/schema").json()["properties"]
 
 
 def test_errors_do_not_say_where_things_are_on_the_machine(

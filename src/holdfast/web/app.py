@@ -33,6 +33,7 @@ from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_bo
 from holdfast.web.links import LinkPages
 from holdfast.web.pages import page_routes
 from holdfast.web.pages.rendering import as_page, run_path
+from holdfast.web.quoted_paths import QuotedRoute
 from holdfast.web.reading import read_bytes
 from holdfast.web.streams import Streams, stream_owner
 
@@ -251,7 +252,7 @@ class Api:
     def routes(self) -> list[Route]:
         """Return the routes of the API, of its document, of the metrics and of logins."""
         made = [
-            Route(
+            QuotedRoute(
                 f"{PREFIX}{endpoint.path}",
                 partial_async(self._answer, endpoint),
                 methods=[endpoint.method],

@@ -73,6 +73,7 @@ _NEW_RUN: dict[str, Any] = {
 ENDPOINTS = (
     Endpoint("GET", "/health", "health", "Whether the store answers", is_open=True),
     Endpoint("GET", "/ready", "ready", "Whether runs are executed here", is_open=True),
+    Endpoint("GET", "/schema", "schema", "The JSON Schema of workflow files"),
     Endpoint("GET", "/workflows", "workflows", "The workflows that can be started"),
     _post("/workflows/reload", "reload", "Read the workflow files again"),
     _post(
@@ -82,7 +83,6 @@ ENDPOINTS = (
         ["text"],
         text={"type": "string"},
     ),
-    Endpoint("GET", "/workflows/schema", "schema", "The JSON Schema of workflow files"),
     Endpoint("GET", "/workflows/{name}", "workflow", "A workflow: its inputs and its steps"),
     Endpoint("GET", "/workflows/{name}/schema", "schema", "The JSON Schema of a workflow's inputs"),
     Endpoint("GET", "/workflows/{workflow}/graph", "graph", "The nodes and edges of a workflow"),
