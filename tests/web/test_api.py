@@ -18,7 +18,7 @@ from holdfast.errors import StoreError
 from holdfast.service import Service
 from holdfast.service.roles import NEEDS
 from holdfast.web import asgi
-from holdfast.web.endpoints import ENDPOINTS
+from holdfast.web.endpoints import ENDPOINTS, openapi
 from tests.service.conftest import GREET, REVIEW
 
 API = "/api/v1"
@@ -232,6 +232,19 @@ def test_the_openapi_document_is_made_of_the_table(client: TestClient) -> None:
     assert document["openapi"] == "3.1.0" and len(document["paths"]) > 30
     post_ = document["paths"]["/api/v1/runs/{run_id}/answer"]["post"]
     assert post_["x-role"] == "answer"
+    events = document["paths"]["/api/v1/runs/{run_id}/events"]["get"]
+    assert "204" in events["responses"] and "Last-Event-ID" in [each["name"] for each in events["parameters"]]
+    assert {"/metrics", f"{API}/login-links", f"{API}/openapi.json"} <= document["paths"].keys()
+    assert document["security"] == [{"token": []}] and openapi(has_tokens=False)["security"][1] == {}
+    opened = {
+        path for path, methods in document["paths"].items() if methods.get("get", {}).get("security") == []
+    }
+    assert opened == {f"{API}/health", f"{API}/ready", f"{API}/openapi.json"}
+    assert "x-role" not in document["paths"][f"{API}/health"]["get"]
+    for path, methods in document["paths"].items():
+        for found in methods.values():
+            schema = found["responses"]["200"]["content"].get("application/json", {}).get("schema")
+            assert schema is None or schema["type"] in ("object", "array"), path
 
 
 def test_what_workflows_wrote_is_data_and_secrets_stay_out(client: TestClient, folder: Path) -> None:

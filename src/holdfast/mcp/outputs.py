@@ -6,22 +6,7 @@ from typing import Any
 
 from holdfast.mcp.forms import with_answer_call
 from holdfast.mcp.replies import Data, call
-
-TEXT: Data = {"type": "string"}
-MAYBE_TEXT: Data = {"type": ["string", "null"]}
-COUNT: Data = {"type": "integer"}
-
-
-def shape(needed: Data | None = None, **optional: Data) -> Data:
-    """Return the schema of an object; it may have more than what is named."""
-    fields = needed or {}
-    return {"type": "object", "properties": {**fields, **optional}, "required": list(fields)}
-
-
-def listed(item: Data, about: str = "") -> Data:
-    """Return the schema of a list."""
-    return {"type": "array", "items": item, **({"description": about} if about else {})}
-
+from holdfast.service.shapes import COUNT, MAYBE_TEXT, QUESTION, RUN_NAMED, TEXT, listed, shape
 
 CALL = shape({"tool": TEXT, "arguments": {"type": "object"}})
 LEFT_OUT = listed(
@@ -31,11 +16,6 @@ LEFT_OUT = listed(
 
 ANY = shape(left_out=LEFT_OUT)
 
-STATUS: Data = {
-    "type": "string",
-    "enum": ["queued", "running", "paused", "completed", "failed", "cancelled", "interrupted"],
-}
-
 WORKFLOWS = shape(
     {"workflows": listed(shape({"name": TEXT}, description=MAYBE_TEXT))},
     left_out=LEFT_OUT,
@@ -43,7 +23,7 @@ WORKFLOWS = shape(
 WORKFLOW = shape({"name": TEXT}, description=MAYBE_TEXT, left_out=LEFT_OUT)
 VALIDATION = shape({"valid": {"type": "boolean"}, "problems": listed({})}, left_out=LEFT_OUT)
 RUNS = shape(
-    {"runs": listed(shape({"run_id": TEXT, "workflow": TEXT, "status": STATUS})), "next": MAYBE_TEXT},
+    {"runs": listed(shape(RUN_NAMED)), "next": MAYBE_TEXT},
     counts={"type": "object"},
     left_out=LEFT_OUT,
 )
@@ -55,14 +35,11 @@ STATE = shape(
 )
 PAUSE = shape(
     {"id": TEXT},
-    prompt={**MAYBE_TEXT, "description": "The question, in the words of the workflow or the run."},
-    schema={"type": ["object", "null"], "description": "The JSON Schema of the answer."},
-    choices={"type": ["array", "null"], "description": "The answers to choose from."},
-    until={**MAYBE_TEXT, "description": "When it is too late to answer."},
+    **QUESTION,
     answer_with={**CALL, "description": "The call that answers it, with the answer as `value`."},
 )
 RUN = shape(
-    {"run_id": TEXT, "workflow": TEXT, "status": STATUS},
+    RUN_NAMED,
     output={"description": "The result of a completed run."},
     error={"description": "Why the run failed."},
     pauses=listed(PAUSE, "What a paused run waits for."),

@@ -247,7 +247,7 @@ class Api:
 
     def __init__(self, context: Context) -> None:
         self._context, self.streams = context, Streams()
-        self._document, self._replies = openapi(), Replies()
+        self._document, self._replies = openapi(bool(context.tokens)), Replies()
 
     def routes(self) -> list[Route]:
         """Return the routes of the API, of its document, of the metrics and of logins."""
@@ -308,6 +308,8 @@ class Api:
             given |= read_body(endpoint, await _json(request))
         if endpoint.acts and endpoint.call != "validate":
             given["who"] = caller.name
+        if endpoint.answers == "events" and (last := request.headers.get("last-event-id")) is not None:
+            given["after"] = last
         if endpoint.answers == "events" and "text/event-stream" in request.headers.get("accept", ""):
             return await self._stream(service, request, given, caller)
         if (key := request.headers.get(KEY_HEADER)) is not None and endpoint.method == "POST":
@@ -355,7 +357,7 @@ class Api:
     async def _stream(
         self, service: Service, request: Request, given: dict[str, Any], who: Caller
     ) -> Response:
-        after = request.headers.get("last-event-id") or str(given.get("after", "0"))
+        after = str(given.get("after", "0"))
         found = await run_in_threadpool(service.events, given["run_id"], after, 1)
         status = await run_in_threadpool(partial(service.store.runs, run=given["run_id"]))
         if not found and status and status[0].status == RunStatus.COMPLETED:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.service import shapes
 from holdfast.service.reading import MOST_LISTED, RequestInvalid
 from holdfast.service.requests import LONGEST_KEY
 from holdfast.service.roles import NEEDS
 from holdfast.service.service import LONGEST_WAIT
+from holdfast.service.shapes import REPLIES, shape
 from holdfast.values import RunStatus
 
 PREFIX = "/api/v1"
@@ -352,9 +354,9 @@ def read_body(endpoint: Endpoint, body: Any) -> dict[str, Any]:
 # The OpenAPI document.
 
 
-def openapi() -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of the API."""
-    paths: dict[str, dict[str, Any]] = {}
+def openapi(has_tokens: bool) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the API; callers need a token where the server has any."""
+    paths: dict[str, dict[str, Any]] = dict(_beside())
     for endpoint in ENDPOINTS:
         path = f"{PREFIX}{endpoint.path.replace(':path', '')}"
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint)
@@ -366,7 +368,30 @@ def openapi() -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "schemas": {"Problem": PROBLEM},
         },
-        "security": [{"token": []}, {}],
+        "security": [{"token": []}, *([] if has_tokens else [{}])],
+    }
+
+
+def _beside() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the paths that answer with something else than what a service returns."""
+    link = {"application/json": {"schema": shape({"path": shapes.TEXT, "seconds": shapes.COUNT})}}
+    about = "A link that logs a browser in as the caller, once"
+    yield f"{PREFIX}/login-links", {"post": {**_described(about, link), "x-role": "read"}}
+    text = {"text/plain": {"schema": {"type": "string"}}}
+    yield "/metrics", {"get": {**_described("Metrics for Prometheus", text), "x-role": "read"}}
+    document = {"application/json": {"schema": shapes.OBJECT}}
+    yield f"{PREFIX}/openapi.json", {"get": {**_described("This document", document), "security": []}}
+
+
+def _described(summary: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation that answers with a content, or with a problem."""
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        "summary": summary,
+        "responses": {
+            "200": {"description": "It worked.", "content": content},
+            "default": {"description": "It did not; `remedies` say what can be done.", "content": problem},
+        },
     }
 
 
@@ -386,29 +411,18 @@ PROBLEM: Schema = {
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    kinds = {
-        "json": {"application/json": {"schema": {"type": ["object", "array"]}}},
-        "events": {
-            "application/json": {"schema": {"type": "array"}},
-            "text/event-stream": {"schema": {"type": "string"}},
-        },
-        "capsule": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
     found: dict[str, Any] = {
-        "summary": endpoint.summary,
+        **_described(endpoint.summary, _content(endpoint)),
         "operationId": f"{endpoint.method.lower()} {endpoint.path}".translate(
             str.maketrans(" /{}:", "_____")
         ),
         "parameters": list(_parameters(endpoint)),
-        "responses": {
-            "200": {"description": "It worked.", "content": kinds[endpoint.answers]},
-            "default": {
-                "description": "It did not; `remedies` say what can be done.",
-                "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            },
-        },
-        "x-role": endpoint.role,
+        **({"security": []} if endpoint.is_open else {"x-role": endpoint.role}),
     }
+    if endpoint.answers == "events":
+        found["responses"]["204"] = {
+            "description": "The run is completed, and there are no more events to stream."
+        }
     if endpoint.call == "import_":
         content: dict[str, Any] = {
             "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
@@ -426,6 +440,16 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
+def _content(endpoint: Endpoint) -> dict[str, Any]:
+    """Return what an endpoint answers with, by its media type."""
+    if endpoint.answers == "capsule":
+        return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    content: dict[str, Any] = {"application/json": {"schema": REPLIES[endpoint.call]}}
+    if endpoint.answers == "events":
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return content
+
+
 def _parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
     for part in endpoint.path.split("/"):
         if part.startswith("{"):
@@ -437,6 +461,14 @@ def _parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
         )
         key = {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": "^[ -~]+$"}
         yield {"name": "Idempotency-Key", "in": "header", "description": about, "schema": key}
+    if endpoint.answers == "events":
+        about = "The id of the last event that was received; it has precedence over `after`."
+        yield {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "description": about,
+            "schema": endpoint.query["after"],
+        }
     for name, schema in endpoint.query.items():
         plain = {key: value for key, value in schema.items() if key != "required"}
         yield {"name": name, "in": "query", "required": bool(schema.get("required")), "schema": plain}
