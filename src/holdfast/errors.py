@@ -82,10 +82,10 @@ class HoldfastError(Exception):
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = FAILED
     public_text: ClassVar[str] = ""
-    """What clients of a server are told instead of the problem, of a kind whose problems say where things are."""
+    """What clients of a server see instead of the problem, of a kind whose problems say where things are."""
     remedies: tuple[Remedy, ...] = ()
     store: str = ""
-    """The URL of the store that it is about, which clients of a server are not told."""
+    """The URL of the store that it is about, which clients of a server do not see."""
 
     def __init_subclass__(cls) -> None:
         if "code" not in cls.__dict__:
@@ -110,7 +110,7 @@ class HoldfastError(Exception):
 
     @property
     def public_problem(self) -> str:
-        """What happened, as clients of a server are told: without where things are on its machine."""
+        """What happened, as clients of a server see it: without where things are on its machine."""
         return self.public_text or (str(self.args[0]) if self.args else "")
 
     def __str__(self) -> str:
