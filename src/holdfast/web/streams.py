@@ -147,10 +147,7 @@ class Streams:
 
     @contextlib.contextmanager
     def counted(self, who: str) -> Iterator[None]:
-        """Count a stream of a caller; raise `TooManyRuns` if as many are open as may be, of all callers or of this one.
-
-        The stream counts from when the context is entered.
-        """
+        """Count a stream of a caller; raise `TooManyRuns` if there are too many, of all callers or of this one."""
         if self._open >= MOST_STREAMS or self._of[who] >= MOST_OF_ONE:
             raise TooManyRuns("too many streams are open; close some, or read /events page by page")
         self._open += 1
