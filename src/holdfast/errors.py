@@ -134,12 +134,18 @@ def problem_of(error: BaseException) -> str:
 
 
 class GraphInvalid(HoldfastError):
-    """A graph cannot be compiled; `problems` lists every reason at once."""
+    """A graph cannot be compiled, or a function cannot be a step or a workflow; `problems` lists every reason at once.
+
+    `what` is what the problems are those of.
+    """
 
     exit_code = INVALID
 
-    def __init__(self, graph: str, problems: Sequence[str]) -> None:
+    def __init__(self, graph: str, problems: Sequence[str], what: str = "graph") -> None:
         self.graph, self.problems = graph, tuple(problems)
+        if what != "graph":
+            super().__init__(f"{what} {graph!r}: {'; '.join(self.problems)}")
+            return
         lines = "".join(f"\n  - {problem}" for problem in self.problems)
         super().__init__(f"graph {graph!r} has {len(self.problems)} problem(s):{lines}")
 

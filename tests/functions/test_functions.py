@@ -533,7 +533,7 @@ def test_a_step_in_another_process_has_its_context_and_names_what_does_not_work_
 
     for way in ("ask", "once", "stream"):
         with pytest.raises(
-            ExecutionError, match=rf"ctx\.{way} does not work in .*process.* into a step of its own"
+            ExecutionError, match=rf"ctx\.{way} does not work in a worker process.* into a step of its own"
         ):
             asks.run(way)
 
@@ -866,3 +866,53 @@ def test_costs_and_events_are_those_of_the_step(memory: Store) -> None:
     events = [(event.type, event.node) for event in job.stream(run_id="r")]
     assert events.count(("node.start", "pay")) == events.count(("node.complete", "pay")) == 2
     assert job.app.cost("r").total.cost == 1.0
+
+
+def test_a_workflow_whose_store_nobody_chose_says_once_that_it_is_in_memory(
+    memory: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one() -> Any:
+        return ask("Publish?", choices=["yes", "no", 3])
+
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    chosen, mine = workflow(store=memory)(one), workflow(one)
+    for job in (chosen, mine, mine):
+        with pytest.raises(RunPaused, match=r"'Publish\?' \('yes', 'no' or 3\); answer with one.resume"):
+            job.run()
+    assert [each for each in caplog.messages if "memory" in each] == [
+        "runs of workflow 'one' are kept in memory only, until this process ends (to keep them, give it a store: "
+        "@workflow(store='sqlite:///runs.db') or HOLDFAST_STORE)"
+    ]
+
+
+def test_a_run_that_waits_for_a_decision_names_the_step_in_doubt_and_the_answers(memory: Store) -> None:
+    deadly = [True]
+
+    @step(if_interrupted="ask")
+    def pay() -> int:
+        if deadly.pop():
+            raise KeyboardInterrupt
+        return 1
+
+    @workflow(store=memory)
+    def order() -> int:
+        return pay()
+
+    with pytest.raises(KeyboardInterrupt):
+        order.run(run_id="r")
+    with pytest.raises(RunPaused) as paused:
+        order.run(run_id="r")
+    assert "'if_interrupted' ('rerun', 'skip' or 'fail'): step 'order/pay' was interrupted" in str(
+        paused.value
+    )
+
+
+def test_a_misspelt_option_is_named_in_words_of_functions() -> None:
+    with pytest.raises(TypeError, match="@step has no option 'retrys'; did you mean 'retry'"):
+        step(retrys=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="@step has no option 'reads'; it has name, retry, "):
+        step(reads=("a",))  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="@workflow has no option 'stor'; did you mean 'store'"):
+        workflow(stor="runs.db")  # type: ignore[call-overload]
+    with pytest.raises(GraphInvalid, match=r"^step 'generate_later': it has timeout=-1; it must be a number"):
+        step(timeout=-1)(generate_later)

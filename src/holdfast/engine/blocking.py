@@ -232,7 +232,7 @@ class Blocking:
         execution = self._execution
         if execution is None:
             return SystemExit(143) if terminated else KeyboardInterrupt()
-        kept = in_memory_only(execution.settings.journal.store)
+        kept = in_memory_only(execution.settings.journal.store, execution.settings.store_option)
         return RunTerminated(execution.run_id) if terminated else RunInterrupted(execution.run_id, kept)
 
     @contextlib.contextmanager

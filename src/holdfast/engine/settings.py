@@ -175,6 +175,8 @@ class Settings:
     outline: dict[str, object] = field(default_factory=dict)
     is_memory_default: bool = False
     """Whether runs are kept in memory because nobody named a store."""
+    store_option: str = "compile with store='sqlite:///runs.db'"
+    """How to name one, in the words of a message."""
     guesses: Guesses | None = None
     """What nodes are expected to return, if steps are to run ahead on that."""
     facts: Mapping[str, Any] | None = field(default_factory=dict)

@@ -425,7 +425,9 @@ class Ending:
         fault = fault_of(self.failure) if status == RunStatus.FAILED and self.failure else None
         if status == RunStatus.PAUSED:
             if self._saving.settings.is_memory_default:
-                _tell_once(self._saving.run_id, in_memory_only(self._saving.settings.journal.store))
+                settings = self._saving.settings
+                kept = in_memory_only(settings.journal.store, settings.store_option)
+                _tell_once(self._saving.run_id, kept)
             times = [pause.expires_at for pause in run.pauses.values() if pause.expires_at is not None]
             due_at = min(times, default=None)
         now = clock.time()
@@ -482,7 +484,8 @@ class Ending:
         kind: type[ExecutionError] = ExecutionError,
         *remedies: Remedy,
     ) -> ExecutionError:
-        kept = f"finished steps are kept{in_memory_only(self._saving.settings.journal.store)}"
+        settings = self._saving.settings
+        kept = f"finished steps are kept{in_memory_only(settings.journal.store, settings.store_option)}"
         remedies = remedies or self._remedies(cause)
         if self._saving.policy.on_failure == "rollback":
             kept, remedies = "the run was rolled back: nothing of it is kept", ()

@@ -31,6 +31,11 @@ LONG = 4096
 
 ARGUMENTS, DIGEST = "arguments", "digest"
 
+OPTIONS = ("retry", "timeout", "if_interrupted", "executor", "circuit_breaker", "version")
+"""The options of steps that are those of nodes."""
+
+STEP_OPTIONS = ("name", *OPTIONS, "on_change", "ignore")
+
 _FORBIDDEN = frozenset("#/[]%")
 
 
@@ -44,7 +49,7 @@ class Declaration(Generic[Parameters, Result]):
         self.function, self.name = function, function.__name__ if name is None else name
         if not self.name.isprintable() or not self.name or _FORBIDDEN & set(self.name):
             raise GraphInvalid(
-                self.name, [f"{self.name!r} cannot be the name of a {what}; use letters and _"]
+                self.name, [f"{self.name!r} cannot be the name of a {what}; use letters and _"], what
             )
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = inspect.signature(function)
@@ -77,19 +82,29 @@ class Declaration(Generic[Parameters, Result]):
         return self.__qualname__
 
 
+def refuse_unknown(options: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Refuse options that a decorator does not have."""
+    for each in options:
+        if each not in known:
+            near = suggestion(each, known) or f"; it has {', '.join(known)}"
+            raise TypeError(f"@{what} has no option {each!r}{near}")
+
+
 def refuse_generator(function: Any, what: str) -> None:
     """Refuse what cannot be recorded as one result."""
     if not callable(function):
         raise GraphInvalid(
-            repr(function)[:80], [f"@{what} decorates a function, not {type(function).__name__}"]
+            repr(function)[:80], [f"@{what} decorates a function, not {type(function).__name__}"], what
         )
     name = getattr(function, "__name__", repr(function)[:80])
     if isinstance(function, (staticmethod, classmethod)):
-        raise GraphInvalid(name, [f"put @{what} under @{type(function).__name__}, next to the function"])
+        raise GraphInvalid(
+            name, [f"put @{what} under @{type(function).__name__}, next to the function"], what
+        )
     if not hasattr(function, "__qualname__"):
         kind = type(function).__name__
         raise GraphInvalid(
-            name, [f"@{what} decorates a function, not {kind}; call it in a function of yours"]
+            name, [f"@{what} decorates a function, not {kind}; call it in a function of yours"], what
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise GraphInvalid(
@@ -98,6 +113,7 @@ def refuse_generator(function: Any, what: str) -> None:
                 f"a {what} cannot be a generator: its result is stored once, when it is finished, and a half-used "
                 "generator cannot be continued after a crash; return a list, or make a step of each piece"
             ],
+            what,
         )
 
 
@@ -115,6 +131,7 @@ class StepFunction(Declaration[Parameters, Result]):
         **options: Any,
     ) -> None:
         super().__init__(function, name, "step")
+        refuse_unknown(options, STEP_OPTIONS, "step")
         self.asks = asks
         """Whether it does nothing but ask, so that it may begin while other questions wait."""
         one_of("on_change", on_change, ON_CHANGE)
@@ -123,14 +140,15 @@ class StepFunction(Declaration[Parameters, Result]):
         self.ignored = frozenset((ignore,) if isinstance(ignore, str) else ignore)
         for each in sorted(self.ignored - {*known}):
             raise GraphInvalid(
-                self.name, [f"ignore names {each!r}, which is no parameter{suggestion(each, known)}"]
+                self.name, [f"ignore names {each!r}, which is no parameter{suggestion(each, known)}"], "step"
             )
         if known[:1] == ["self"] or known[:1] == ["cls"]:
             self.ignored |= {known[0]}
         self.node = Node(self.name, function, wants=(), is_async=self.is_async, **options)
-        problems = [problem.replace("node ", "step ", 1) for problem in self.node.option_problems()]
+        start = f"node {self.name!r} "
+        problems = [f"it {problem.removeprefix(start)}" for problem in self.node.option_problems()]
         if problems := problems or list(self._executor_problems(function)):
-            raise GraphInvalid(self.name, problems)
+            raise GraphInvalid(self.name, problems, "step")
 
     def _executor_problems(self, function: Callable[..., Any]) -> Iterator[str]:
         executor = self.node.executor
@@ -142,7 +160,7 @@ class StepFunction(Declaration[Parameters, Result]):
                 f"executor={executor!r}, and another process cannot find a function inside another; define it at the "
                 "top level of a module"
             )
-        yield from (f"step {self.name!r} has {problem}" for problem in found or missing_package(executor))
+        yield from (f"it has {problem}" for problem in found or missing_package(executor))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundStep(self, instance)
@@ -348,6 +366,7 @@ def step(function: Any = None, /, **options: Any) -> Any:
 
     Called from another step, or outside of a workflow, it is the plain function.
     """
+    refuse_unknown(options, STEP_OPTIONS, "step")
     return (
         StepFunction(function, **options)
         if function is not None

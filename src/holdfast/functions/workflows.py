@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 import os
 import types
 import weakref
@@ -17,7 +18,7 @@ from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream, RunInterrupted
 from holdfast.engine.context import Context
 from holdfast.engine.continuation import Existing
-from holdfast.engine.settings import CheckpointPolicy, Outcome, Retention, Settings
+from holdfast.engine.settings import CheckpointPolicy, Outcome, Pause, Retention, Settings
 from holdfast.errors import (
     AnswerRejected,
     GraphInvalid,
@@ -31,9 +32,10 @@ from holdfast.events import ObserverLike, resolve_observer
 from holdfast.functions.call_attempts import _current
 from holdfast.functions.calls import Calls, current_calls, current_context
 from holdfast.functions.step_nodes import StepNodes, steps_graph
-from holdfast.functions.steps import Declaration, Parameters, Result, StepFunction
+from holdfast.functions.steps import Declaration, Parameters, Result, StepFunction, refuse_unknown
 from holdfast.graph.graph import Edge, Graph, Node
 from holdfast.journal.journal import Journal
+from holdfast.journal.run_state import ABOUT_DOUBTS
 from holdfast.journal.sealing import Seal
 from holdfast.names import LazyModule
 from holdfast.state.codec import Codec
@@ -42,7 +44,7 @@ from holdfast.state.schema import Channel, Schema
 from holdfast.state.state import State
 from holdfast.state.types import BUILTIN
 from holdfast.stores import open_store
-from holdfast.stores.base import Store, is_in_memory
+from holdfast.stores.base import Store, in_memory_only, is_in_memory
 from holdfast.values import END, RESULT, START, RunStatus
 
 if TYPE_CHECKING:
@@ -51,8 +53,17 @@ if TYPE_CHECKING:
 else:
     checks = LazyModule("functions.checks")
 
+logger = logging.getLogger("holdfast")
+
 _RESERVED = (RESULT, "run_id", "answers", "if_exists", "observer", "progress")
 """Parameters of `run`, and the key of the result."""
+
+WORKFLOW_OPTIONS = (
+    *("name", "store", "durability", "policy", "retention", "observer"),
+    *("encryption_key", "time_limit", "version"),
+)
+
+_STORE_OPTION = "give it a store: @workflow(store='sqlite:///runs.db') or HOLDFAST_STORE"
 
 
 class WorkflowFunction(Declaration[Parameters, Result]):
@@ -81,16 +92,19 @@ class WorkflowFunction(Declaration[Parameters, Result]):
                     "a workflow cannot be a method: a resume in another process has no object to call it on; make it a "
                     "plain function, which may call steps that are methods"
                 ],
+                "workflow",
             )
         taken = [each for each in known if each in _RESERVED]
         if taken:
             raise GraphInvalid(
                 self.name,
                 [f"parameter {taken[0]!r} has a name that {self.name}.run keeps for itself; rename it"],
+                "workflow",
             )
         self._store, self._observer, self._key = store, observer, encryption_key
         self._policy = policy if policy is not None else CheckpointPolicy(durability=durability)
         self._retention, self._time_limit, self._version = retention, time_limit, version
+        self._has_told = False
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         calls = current_calls(self.name)
@@ -149,7 +163,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             observer=resolve_observer(self._observer),
             time_limit=self._time_limit,
             outline=graph.outline(),
-            is_memory_default=self._store is None and is_in_memory(opened),
+            store_option=_STORE_OPTION,
         )
         app = App(settings)
         app._runner.environment.app = weakref.ref(self)  # This is what a module has under a name.
@@ -246,6 +260,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
 
     def _how(self, run_id: str | None, if_exists: str | None) -> dict[str, Any]:
         """Return how a run is started: one that has an id may be there already."""
+        self._tell_of_memory()
         if run_id is None:
             return {} if if_exists is None else {"if_exists": if_exists}
         return {"run_id": run_id, "if_exists": "resume" if if_exists is None else if_exists}
@@ -303,7 +318,8 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         if outcome.error is not None:
             raise outcome.error
         names, run = [pause.name for pause in outcome.pauses if pause.name], outcome.run_id
-        waits = f"waits for an answer to {', '.join(map(repr, names))}" if names else f"is {outcome.status}"
+        asked = ", ".join(_asked(pause) for pause in outcome.pauses if pause.name)
+        waits = f"waits for an answer to {asked}" if names else f"is {outcome.status}"
         given = "…" if len(names) == 1 else f"answers={{{', '.join(f'{name!r}: …' for name in names)}}}"
         remedy = Remedy("answer", run, text=f"answer with {self.function.__name__}.resume({run!r}, {given})")
         raise RunPaused(
@@ -312,6 +328,14 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             run_id=run,
             outcome=outcome,
         )
+
+    def _tell_of_memory(self) -> None:
+        """Warn, once, that runs do not outlive this process, if nobody chose where they are kept."""
+        store, is_chosen = self.app.store, self._store is not None or os.environ.get("HOLDFAST_STORE")
+        if is_in_memory(store) and not is_chosen and not self._has_told:
+            self._has_told = True
+            kept = in_memory_only(store, _STORE_OPTION)
+            logger.warning("runs of workflow %r are kept%s", self.name, kept)
 
     @contextmanager
     def _naming_itself(self) -> Iterator[None]:
@@ -329,6 +353,14 @@ def _answers_to(outcome: Outcome, left: dict[str, Any]) -> dict[str, Any]:
     """Take those of the answers that a run waits for; others are for questions before or after that."""
     asked = {each for pause in outcome.pauses for each in (pause.name, pause.id)}
     return {name: left.pop(name) for name in list(left) if name in asked}
+
+
+def _asked(pause: Pause) -> str:
+    """Return the name of a question, with its choices and, if it is about an interrupted step, with that step."""
+    choices = [repr(each) for each in (pause.schema or {}).get("enum", ())]
+    given = f" ({' or '.join(filter(None, (', '.join(choices[:-1]), *choices[-1:])))})" if choices else ""
+    about = f": {pause.prompt.partition(';')[0]}" if pause.kind in ABOUT_DOUBTS else ""
+    return f"{pause.name!r}{given}{about}"
 
 
 def _plain(state: State) -> Any:
@@ -504,6 +536,7 @@ def workflow(function: Any = None, /, **options: Any) -> Any:
     The options are those of `StateGraph.compile`. Without a `store`, `HOLDFAST_STORE` says where runs are kept, or they
     are kept in memory.
     """
+    refuse_unknown(options, WORKFLOW_OPTIONS, "workflow")
     return (
         WorkflowFunction(function, **options)
         if function is not None

@@ -517,11 +517,14 @@ def is_in_memory(store: Store) -> bool:
     return store.url.startswith("memory:")
 
 
-def in_memory_only(store: Store) -> str:
-    """Return what a message adds to "kept" if this store is lost with the process; empty for all others."""
+def in_memory_only(store: Store, option: str) -> str:
+    """Return what a message adds to "kept" if this store is lost with the process; empty for all others.
+
+    `option` says how to have another.
+    """
     if not is_in_memory(store):
         return ""
-    return " in memory only, until this process ends (to keep them, compile with store='sqlite:///runs.db')"
+    return f" in memory only, until this process ends (to keep them, {option})"
 
 
 # Namespaces: a store is bound to one, and neither lists nor reads the runs of another.
