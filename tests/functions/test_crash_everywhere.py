@@ -105,3 +105,39 @@ def test_functions_survive_crashes_on_every_store(name: str, place: dict[str, An
     """Functions: killed at any boundary and resumed, a workflow returns the same and repeats no finished step."""
     options = {"answers": {"Publish?": "yes"}, "repeatable": ("publish",), "limit": BOUNDARIES, **place}
     assert crash_everywhere(WORKFLOWS[name], "tides", **options).passed
+
+
+@step
+def pay(amount: int) -> int:
+    record_effect("pay", amount=amount)
+    return amount
+
+
+@workflow
+def pays_twice(amount: int) -> int:
+    return pay(amount)
+
+
+@workflow
+def pays_in_its_body(amount: int) -> str:
+    record_effect("pay", amount=amount)
+    return summarise_now(str(amount))
+
+
+@step
+def summarise_now(text: str) -> str:
+    return text
+
+
+def test_the_advice_is_for_functions() -> None:
+    with pytest.raises(AssertionError) as failure:
+        crash_everywhere(pays_twice, 3, mode="fast")
+    text = " ".join(str(failure.value).split())
+    assert "`@step(if_interrupted=look)`" in text and "idempotency_key=context().idempotency_key" in text
+    assert "of 'pays_twice/pay'" in text and "node" not in text and "sub-graph" not in text
+
+    with pytest.raises(AssertionError) as failure:
+        crash_everywhere(pays_in_its_body, 3, mode="fast")
+    text = " ".join(str(failure.value).split())
+    assert "'pay' is done in the body of the workflow" in text and "make it a step" in text
+    assert "global variable" not in text and "node" not in text

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
+from holdfast.functions.workflows import WorkflowFunction
 from holdfast.testing.boundaries import COMMIT_POINTS, EVERY_POINT, Boundary, check_points, sampled
 from holdfast.testing.executions import (
     ANSWERED,
@@ -344,6 +345,7 @@ def crash_everywhere(
     subject = Subject(workflow, inputs, config, durability, dict(options or {}))
     harmless = frozenset([repeatable] if isinstance(repeatable, str) else repeatable)
     judge = Judge(invariant, same, harmless, of_file=isinstance(workflow, (str, os.PathLike)))
+    judge = dataclasses.replace(judge, of_function=isinstance(workflow, WorkflowFunction))
     parent = None if folder is None else Path(folder).resolve()
     with tempfile.TemporaryDirectory(prefix="crash-", dir=parent, ignore_cleanup_errors=True) as root:
         places = _Places(Path(root), mode, store, start, timeout)
@@ -420,7 +422,8 @@ class _Campaign:
             known = {finding.subject for finding in found}
             # What the first run repeated, though with other facts, as the second one tells.
             judge = self._trial.judge
-            repeated = judge.of_repetitions(judge.seen("", {}, lines), lines, wanted)
+            seen = judge.seen("", {}, lines)
+            repeated = judge.worded(judge.of_repetitions(seen, lines, wanted), seen)
             found += [each for each in repeated if each.subject not in known]
         if found:
             self._breaks.append(Break(None, tuple(found), tuple(lines)))
@@ -484,11 +487,12 @@ class _Campaign:
             return end
         judge, codec = self._trial.judge, self._trial.subject.ready().app._settings.codec
         state = {key: codec.decode(bytes.fromhex(raw)) for key, raw in end.state.items()}
-        findings = list(judge.of_effects(judge.seen(end.status, state, lines), wanted, lines, end.status))
+        seen = judge.seen(end.status, state, lines)
+        findings = list(judge.of_effects(seen, wanted, lines, end.status))
         if not end.passed_over:
             findings += judge.of_result(state, wanted, codec)
         others = [finding for finding in end.findings if finding.kind not in OF_RUN]
-        return dataclasses.replace(end, findings=[*findings, *others])
+        return dataclasses.replace(end, findings=[*judge.worded(findings, seen), *others])
 
     def _try(self, boundary: Boundary, wanted: Wanted) -> Wanted:
         """Die at a boundary and live on; what is wanted from now on."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from holdfast.state.codec import Codec
 from holdfast.stores.base import Store
+from holdfast.testing import function_words
 from holdfast.testing.ledger import (
     BEGINS,
     FAILED,
@@ -82,16 +83,21 @@ _KEY = (
 )
 _LOOK = (
     "if the service knows no keys, say what a resume does with a step that was interrupted, of {shown}: "
-    "`add_node({node!r}, …, if_interrupted=look)`, where look(ctx) asks the service whether it was done, or "
+    "`{declared}`, where look(ctx) asks the service whether it was done, or "
     'if_interrupted="ask" to let a person decide'
 )
 _ANYHOW = "If doing it twice is harmless, say so: crash_everywhere(…, repeatable=[{name!r}])."
 
 
-def of_repetition(first: Effect, again: Effect, ended: Line | None, times: int) -> tuple[str, str]:
+def of_repetition(
+    first: Effect, again: Effect, ended: Line | None, times: int, of_function: bool = False
+) -> tuple[str, str]:
     """What happened when an effect happened more often than it should, and what to change."""
     step, name = first.step or "?", first.name
-    key, look = _KEY.format(name=name), _LOOK.format(shown=node_text(step), node=nodes_of(step)[-1])
+    shown, declared = node_text(step), f"add_node({nodes_of(step)[-1]!r}, …, if_interrupted=look)"
+    if of_function:
+        shown, declared = repr("/".join(nodes_of(step))), "@step(if_interrupted=look)"
+    key, look = _KEY.format(name=name), _LOOK.format(shown=shown, declared=declared)
     did = f"step {step!r} did {name!r} {often(times)}"
     if first.key is not None and again.key is not None and first.key != again.key:
         what = f"{did}, each time under another key"
@@ -313,6 +319,8 @@ class Judge:
     repeatable: frozenset[str] = frozenset()
     of_file: bool = False
     """Whether it is a workflow file, whose author writes no Python."""
+    of_function: bool = False
+    """Whether it is a workflow's function."""
 
     def seen(self, status: str, state: Mapping[str, Any], lines: Sequence[Line]) -> RunSeen:
         """What an invariant is given."""
@@ -348,7 +356,24 @@ class Judge:
             kind = "resume" if wanted is not None else "run"
             fix = of_failure(reason, wanted is None)
             found.insert(0, Finding(kind, _FAILED[kind], fix, "", happened, kind))
-        return found
+        return self.worded(found, seen)
+
+    def worded(self, findings: Iterable[Finding], seen: RunSeen) -> list[Finding]:
+        """Return findings with advice for what it is that they are about."""
+        return [self._of_function(each, seen) if self.of_function else each for each in findings]
+
+    def _of_function(self, found: Finding, seen: RunSeen) -> Finding:
+        fixes = {
+            OF_RESULT: function_words.OF_RESULT,
+            OF_MORE: function_words.OF_MORE,
+            OF_OTHER: function_words.OF_OTHER,
+        }
+        fix = function_words.in_words_of_functions(fixes.get(found.fix, found.fix))
+        outside = (each.name for each in seen.requests if not each.step)
+        if found.kind in (LOST, MORE, OTHER, TWICE, CHANGED_REQUEST):
+            name = next((name for name in outside if found.subject == subject_of(name, "")), "")
+            fix = function_words.of_body(name) if name else fix
+        return found._replace(fix=fix)
 
     def of_journal(self, lines: Sequence[Line], store: Store, run: str, codec: Codec) -> list[Finding]:
         """What Holdfast itself promises, held against the ledger and the journal."""
@@ -450,7 +475,7 @@ class Judge:
         self, first: Effect, again: Effect, times: int, usual: int | None, lines: Sequence[Line]
     ) -> Finding:
         ended = how_pass_ended(lines, first.step, first.visit)
-        what, fix = of_repetition(first, again, ended, times)
+        what, fix = of_repetition(first, again, ended, times, self.of_function)
         fix += f"\n{IN_A_FILE}" if self.of_file else ""
         expected = f"{first.name!r} {often(usual or 1)} in step {first.step!r}"
         return Finding(
