@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypedDict, assert_type
 
-from holdfast import END, START, App, Context, Outcome, State, StateGraph
+from holdfast import END, START, App, Context, Outcome, State, StateGraph, step, workflow
 
 
 class Shop(TypedDict):
@@ -51,6 +51,48 @@ def anything(app: App) -> str:
     return app.name
 
 
+@step(timeout=30)
+def size(text: str) -> int:
+    return len(text)
+
+
+@step
+async def shout(text: str) -> str:
+    return text.upper()
+
+
+@workflow
+async def report(topic: str) -> list[str]:
+    sizes = await size.map([topic, topic], max_parallel=2)
+    assert_type(sizes, list[int])
+    assert_type(await shout(topic), str)
+    shouts = await shout.map([topic])
+    assert_type(shouts, list[str])
+    return [*shouts, str(sizes)]
+
+
+@workflow(store="memory://")
+def measured(topic: str) -> int:
+    lengths: list[int] = size.map([topic])
+    assert_type(size(topic), int)
+    return sum(lengths)
+
+
+def use_functions() -> None:
+    assert_type(measured.run("a", run_id="r"), int)
+    assert_type(measured.resume("r"), int)
+    assert_type(report.run("a", run_id="r"), list[str])
+    assert_type(report.resume("r"), list[str])
+    assert_type(report.submit("b"), str)
+    assert measured.run("tides", run_id="r2") + 1 == 6
+
+
+async def use_functions_async() -> None:
+    assert_type(await report.arun("a", run_id="r"), list[str])
+    assert_type(await report.aresume("r"), list[str])
+    assert_type(await measured.arun("a", answers={"ok?": "yes"}), int)
+
+
 @dataclasses.dataclass
 class Data:
     n: int = 0
@@ -69,4 +111,5 @@ def untyped() -> None:
 if __name__ == "__main__":
     use(built())
     chained()
+    use_functions()
     untyped()

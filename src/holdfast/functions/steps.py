@@ -6,9 +6,9 @@ import asyncio
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from holdfast.engine.settings import one_of
 from holdfast.errors import CodecError, GraphInvalid, StateInvalid, suggestion
@@ -21,7 +21,8 @@ from holdfast.state.types import declared_types
 from holdfast.views.plain import preview
 
 Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+Result = TypeVar("Result", covariant=True)
+Value = TypeVar("Value")
 
 ON_CHANGE = ("fail", "rerun", "keep")
 """What is done with a finished step that is called with other arguments on a resume."""
@@ -115,6 +116,14 @@ def refuse_generator(function: Any, what: str) -> None:
             ],
             what,
         )
+
+
+if TYPE_CHECKING:
+
+    class Mapped(list[Value]):
+        """What `map` of a sync step is to type checkers: a list, and in an async function something to await."""
+
+        def __await__(self) -> Generator[Any, None, list[Value]]: ...
 
 
 class StepFunction(Declaration[Parameters, Result]):
@@ -221,6 +230,20 @@ class StepFunction(Declaration[Parameters, Result]):
         """Return this step under a key of its own: `fetch.options(key=url)(url)` is found again by that key."""
         return Keyed(self, _checked_key(key))
 
+    @overload
+    def map(  # type: ignore[overload-overlap]  # A coroutine function is the more special one.
+        self: StepFunction[..., Coroutine[Any, Any, Value]],
+        *items: Iterable[Any],
+        max_parallel: int | None = None,
+        key: Callable[..., Any] | None = None,
+    ) -> Awaitable[list[Value]]: ...
+    @overload
+    def map(
+        self: StepFunction[..., Value],
+        *items: Iterable[Any],
+        max_parallel: int | None = None,
+        key: Callable[..., Any] | None = None,
+    ) -> Mapped[Value]: ...
     def map(
         self,
         *items: Iterable[Any],

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from holdfast.engine.app import App
 from holdfast.engine.blocking import EventStream, RunInterrupted
@@ -54,6 +54,8 @@ else:
     checks = LazyModule("functions.checks")
 
 logger = logging.getLogger("holdfast")
+
+Value = TypeVar("Value")
 
 _RESERVED = (RESULT, "run_id", "answers", "if_exists", "observer", "progress")
 """Parameters of `run`, and the key of the result."""
@@ -191,6 +193,28 @@ class WorkflowFunction(Declaration[Parameters, Result]):
 
     # Running it.
 
+    @overload
+    def run(
+        self: WorkflowFunction[..., Coroutine[Any, Any, Value]],
+        *args: Any,
+        run_id: str | None = None,
+        answers: Mapping[str, Any] | None = None,
+        if_exists: str | None = None,
+        observer: ObserverLike = None,
+        progress: bool | None = None,
+        **kwargs: Any,
+    ) -> Value: ...
+    @overload
+    def run(
+        self: WorkflowFunction[..., Value],
+        *args: Any,
+        run_id: str | None = None,
+        answers: Mapping[str, Any] | None = None,
+        if_exists: str | None = None,
+        observer: ObserverLike = None,
+        progress: bool | None = None,
+        **kwargs: Any,
+    ) -> Value: ...
     def run(
         self,
         *args: Any,
@@ -223,6 +247,26 @@ class WorkflowFunction(Declaration[Parameters, Result]):
                 outcome = self.app.resume(outcome.run_id, answers=now, **watched)
             return self._result(outcome)
 
+    @overload
+    async def arun(
+        self: WorkflowFunction[..., Coroutine[Any, Any, Value]],
+        *args: Any,
+        run_id: str | None = None,
+        answers: Mapping[str, Any] | None = None,
+        if_exists: str | None = None,
+        observer: ObserverLike = None,
+        **kwargs: Any,
+    ) -> Value: ...
+    @overload
+    async def arun(
+        self: WorkflowFunction[..., Value],
+        *args: Any,
+        run_id: str | None = None,
+        answers: Mapping[str, Any] | None = None,
+        if_exists: str | None = None,
+        observer: ObserverLike = None,
+        **kwargs: Any,
+    ) -> Value: ...
     async def arun(
         self,
         *args: Any,
@@ -265,6 +309,24 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             return {} if if_exists is None else {"if_exists": if_exists}
         return {"run_id": run_id, "if_exists": "resume" if if_exists is None else if_exists}
 
+    @overload
+    def resume(
+        self: WorkflowFunction[..., Coroutine[Any, Any, Value]],
+        run_id: str,
+        answer: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Value: ...
+    @overload
+    def resume(
+        self: WorkflowFunction[..., Value],
+        run_id: str,
+        answer: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Value: ...
     def resume(
         self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
@@ -275,6 +337,24 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             except RunFinished:
                 return self._result(self.app.invoke(run_id=run_id, if_exists="return"))
 
+    @overload
+    async def aresume(
+        self: WorkflowFunction[..., Coroutine[Any, Any, Value]],
+        run_id: str,
+        answer: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Value: ...
+    @overload
+    async def aresume(
+        self: WorkflowFunction[..., Value],
+        run_id: str,
+        answer: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Value: ...
     async def aresume(
         self, run_id: str, answer: Any = None, *, answers: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
