@@ -66,6 +66,29 @@ def hidden(items: list[int]) -> Any:
     return [*found, Path("a").read_text(), os.listdir()]  # noqa: PTH208
 
 
+def aside(items: list[int]) -> Any:
+    clock, again = time.time, random.random
+    where = os.environ
+    tick = time.monotonic
+    found: list[Any] = [tick(), os.getpid(), hash("a"), id(items), dict(os.environ.items())]
+    for name in os.environ:
+        found.append(name.lower())
+    for name in where:
+        found.append(name.lower())
+    named = set(items)
+    found += [allowed.map(named), *Path("a").glob("*"), *Path("a").rglob("*"), *Path("a").iterdir()]
+    again = len
+    return [*found, clock, again(items)]
+
+
+def test_processes_paths_the_environment_and_other_names_are_found() -> None:
+    found = sorted(line.partition(":")[0] for line in uses(aside))
+    calls = ("tick", "os.getpid", "hash", "id", "os.environ.items")
+    paths = (f"Path('a').{name}" for name in ("glob", "rglob", "iterdir"))
+    loops = (f"a loop over {name}" for name in ("os.environ", "where", "named"))
+    assert found == sorted([*(f"{name}(…)" for name in (*calls, *paths)), *loops])
+
+
 def harmless(items: list[int]) -> Any:
     first = allowed(len(items)), now()
     few = {1, 2}

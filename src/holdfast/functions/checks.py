@@ -21,6 +21,7 @@ CHANCE = f"it differs whenever the function runs; use {_USE}.random(), or make i
 IDS = f"it differs whenever the function runs; use {_USE}.uuid()"
 WAITS = "it waits again whenever the function runs; use holdfast.sleep()"
 EFFECT = "what it finds or does is not recorded, and happens again whenever the function runs; make it a step"
+PROCESS = "it differs from process to process; make it a step, or use what the input tells apart"
 ORDER = "the order of a set differs from process to process; use sorted(…)"
 
 _CALLS = {
@@ -42,7 +43,14 @@ _CALLS = {
     "os.getenv": EFFECT,
     "os.listdir": EFFECT,
     "os.scandir": EFFECT,
-    "os.environ.get": EFFECT,
+    "os.walk": EFFECT,
+    **{
+        f"os.environ.{name}": EFFECT
+        for name in ("get", "items", "keys", "values", "copy", "pop", "setdefault")
+    },
+    "os.getpid": PROCESS,
+    "builtins.hash": PROCESS,
+    "builtins.id": PROCESS,
     "os.system": EFFECT,
     "builtins.open": EFFECT,
     "builtins.input": "the answer is not recorded; use holdfast.ask()",
@@ -55,6 +63,7 @@ _MODULES = {
     "numpy.random": CHANCE,
     "requests": EFFECT,
     "httpx": EFFECT,
+    "httpx2": EFFECT,
     "aiohttp": EFFECT,
     "urllib.request": EFFECT,
     "http.client": EFFECT,
@@ -114,6 +123,8 @@ class _Reader(ast.NodeVisitor):
         self._scope.update(inspect.getclosurevars(function).nonlocals)
         self._imported: dict[str, str] = {}
         """What the function imports itself, by the names that it has there."""
+        self._aliases: dict[str, ast.expr] = {}
+        """Its variables that are another name of something, and nothing else."""
         self._sets: set[str] = set()
         """Its variables that are sets, and nothing else."""
         self._found: list[FunctionWarning] = []
@@ -133,11 +144,14 @@ class _Reader(ast.NodeVisitor):
         yield from self._found
 
     def _learn(self, tree: ast.AST) -> None:
-        """Learn what the function imports, and which of its variables are sets."""
+        """Learn what the function imports, and which of its variables are sets or other names of something."""
         others: set[str] = set()
+        stored: list[str] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.arg):
                 others.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                stored.append(node.id)
             elif isinstance(node, ast.Import):
                 self._imported |= {each.asname or each.name: each.name for each in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -148,7 +162,11 @@ class _Reader(ast.NodeVisitor):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names = {target.id for target in targets if isinstance(target, ast.Name)}
                 (self._sets if self._is_set(node.value) else others).update(names)
+                if isinstance(node.value, (ast.Name, ast.Attribute)):
+                    self._aliases |= dict.fromkeys(names, node.value)
         self._sets -= others
+        once = {name for name in self._aliases if stored.count(name) == 1 and name not in self._imported}
+        self._aliases = {name: self._aliases[name] for name in once}
 
     def visit_Call(self, node: ast.Call) -> None:
         """Look at what is called, and at sets whose order it goes by."""
@@ -179,6 +197,8 @@ class _Reader(ast.NodeVisitor):
     def visit_For(self, node: ast.For | ast.AsyncFor | ast.comprehension) -> None:
         """Look at what a loop goes over."""
         self._look_at_sets([node.iter])
+        if self._object(node.iter) in (os.environ, "os.environ"):
+            self._note(node.iter, f"a loop over {ast.unparse(node.iter)}", EFFECT)
         self.generic_visit(node)
 
     visit_AsyncFor = visit_comprehension = visit_For  # noqa: N815
@@ -212,6 +232,13 @@ class _Reader(ast.NodeVisitor):
 
         Of what the function imports itself that is the full name.
         """
+        if isinstance(node, ast.Name) and (meant := self._aliases.get(node.id)) is not None:
+            others = {name: each for name, each in self._aliases.items() if name != node.id}
+            self._aliases, known = others, self._aliases  # What names itself is looked for outside.
+            try:
+                return self._object(meant)
+            finally:
+                self._aliases = known
         if isinstance(node, ast.Name):
             return self._imported.get(node.id, self._scope.get(node.id))
         if isinstance(node, ast.Attribute):
@@ -260,7 +287,7 @@ _ORDERED = {f"builtins.{name}" for name in ("list", "tuple", "iter", "enumerate"
 _SET_METHODS = {"union", "intersection", "difference", "symmetric_difference", "copy"}
 
 
-_OF_FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir"}
+_OF_FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "glob", "rglob"}
 """Methods that only paths have."""
 
 
