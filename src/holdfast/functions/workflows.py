@@ -106,7 +106,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         self._store, self._observer, self._key = store, observer, encryption_key
         self._policy = policy if policy is not None else CheckpointPolicy(durability=durability)
         self._retention, self._time_limit, self._version = retention, time_limit, version
-        self._has_told = False
+        self._has_warned = False
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         calls = current_calls(self.name)
@@ -304,7 +304,7 @@ class WorkflowFunction(Declaration[Parameters, Result]):
 
     def _how(self, run_id: str | None, if_exists: str | None) -> dict[str, Any]:
         """Return how a run is started: one that has an id may be there already."""
-        self._tell_of_memory()
+        self._warn_of_memory()
         if run_id is None:
             return {} if if_exists is None else {"if_exists": if_exists}
         return {"run_id": run_id, "if_exists": "resume" if if_exists is None else if_exists}
@@ -409,11 +409,11 @@ class WorkflowFunction(Declaration[Parameters, Result]):
             outcome=outcome,
         )
 
-    def _tell_of_memory(self) -> None:
+    def _warn_of_memory(self) -> None:
         """Warn, once, that runs do not outlive this process, if nobody chose where they are kept."""
         store, is_chosen = self.app.store, self._store is not None or os.environ.get("HOLDFAST_STORE")
-        if is_in_memory(store) and not is_chosen and not self._has_told:
-            self._has_told = True
+        if is_in_memory(store) and not is_chosen and not self._has_warned:
+            self._has_warned = True
             kept = in_memory_only(store, _STORE_OPTION)
             logger.warning("runs of workflow %r are kept%s", self.name, kept)
 
