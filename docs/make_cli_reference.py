@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -361,9 +361,14 @@ def pages() -> dict[str, str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if something is not up to date"
+    )
+    only_checks = parser.parse_args().check
     wanted = pages()
     there = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.md")}
-    if sys.argv[1:] == ["--check"]:
+    if only_checks:
         stale = sorted({name for name in wanted | there if wanted.get(name) != there.get(name)})
         if stale:
             raise SystemExit(

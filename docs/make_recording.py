@@ -6,6 +6,7 @@ prefer none, see the last screen.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import pty
@@ -237,6 +238,7 @@ def record() -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0]).parse_args()
     TARGET.write_text(record(), "utf-8")
 
 

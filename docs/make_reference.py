@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import enum
 import importlib
@@ -188,7 +189,11 @@ def page() -> str:
 
 
 def main() -> None:
-    if sys.argv[1:] != ["--check"]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if something is not up to date"
+    )
+    if not parser.parse_args().check:
         PAGE.write_text(page(), "utf-8")
     elif not PAGE.exists() or PAGE.read_text("utf-8") != page():
         raise SystemExit(f"docs/reference/{PAGE.name} is not up to date; run: python docs/make_reference.py")

@@ -5,6 +5,7 @@ Run `python docs/make_requirements.py` after tests were renamed, or say for othe
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -43,4 +44,5 @@ def with_tests(page: str, shown: dict[str, list[str]]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0]).parse_args()
     PAGE.write_text(with_tests(PAGE.read_text("utf-8"), shown_by()), "utf-8")

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -252,7 +252,11 @@ def make_all(browser: Browser, address: str, folder: Path, shots: tuple[Shot, ..
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else TARGET
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=TARGET, help="by default the one that the docs show"
+    )
+    folder = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, chdir(place), sync_playwright() as playwright:
         for name, text in (("report", REPORT), ("orders", ORDERS), ("backup", BACKUP)):

@@ -7,6 +7,7 @@ another host. Needs the extra `docs` (zensical).
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -184,6 +185,7 @@ def build(target: Path) -> list[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0]).parse_args()
     wrong = build(ROOT / "build/site")
     if wrong:
         raise SystemExit("\n".join(wrong))

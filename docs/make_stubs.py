@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,9 +41,14 @@ def is_error(item: object) -> bool:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if something is not up to date"
+    )
+    only_checks = parser.parse_args().check
     for package in PUBLIC:
         path, text = path_of(package), stub(package)
-        if sys.argv[1:] != ["--check"]:
+        if not only_checks:
             path.write_text(text, "utf-8")
         elif not path.exists() or path.read_text("utf-8") != text:
             raise SystemExit(f"{path} is not up to date; run: python docs/make_stubs.py")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,11 @@ def page() -> str:
 
 
 def main() -> None:
-    if sys.argv[1:] != ["--check"]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if something is not up to date"
+    )
+    if not parser.parse_args().check:
         PAGE.write_text(page(), "utf-8")
     elif not PAGE.exists() or PAGE.read_text("utf-8") != page():
         remedy = "run: python docs/make_workflow_reference.py"

@@ -246,3 +246,24 @@ def test_the_constraints_pin_versions_and_name_no_host_and_no_path() -> None:
     assert pins
     for pin in pins:
         assert re.fullmatch(r"[A-Za-z0-9_.\-]+==[0-9][0-9a-z.]*", pin), pin
+
+
+@pytest.mark.parametrize("script", sorted(ROOT.glob("docs/make_*.py")), ids=lambda path: path.stem)
+def test_a_script_of_the_docs_refuses_an_unknown_argument_and_explains_itself(script: Path) -> None:
+    if script.stem == "make_screenshots":
+        pytest.importorskip("playwright")
+    refused, helped = (
+        subprocess.run([sys.executable, script, word], capture_output=True, text=True, timeout=100)
+        for word in ("--unknown", "--help")
+    )
+    assert refused.returncode == 2 and "unrecognized arguments: --unknown" in refused.stderr, refused
+    assert helped.returncode == 0 and f"usage: {script.name}" in helped.stdout, helped
+
+
+def test_pages_install_from_the_clone_and_not_the_package_of_that_name_in_the_index() -> None:
+    wrong = re.compile(r"pip install (-\S+ )*'?holdfast\b")
+    assert [
+        page.name
+        for page in [*PAGES, *ROOT.glob("examples/**/*.md")]
+        if wrong.search(page.read_text("utf-8"))
+    ] == []
