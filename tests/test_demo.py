@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -54,19 +55,35 @@ def test_the_demo_shows_a_kill_and_a_resume_that_repeats_no_finished_step(
 
 
 def test_the_three_commands_after_the_demo_work_when_pasted(holdfast: Any, tmp_path: Path) -> None:
-    told = holdfast("demo").stdout.partition("Next:")[2]
-    lines = [line.strip() for line in told.splitlines() if " holdfast " in line]
+    told = holdfast("demo").stdout
+    lines = [line.strip() for line in told.partition("Next:")[2].splitlines() if " holdfast " in line]
     assert len(lines) == 3
 
-    done = [
-        subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=100)
-        for line in lines
-    ]
+    def pasted(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    done = [pasted(line) for line in lines]
 
     assert [each.returncode for each in done] == [0, 0, 0], done
     assert "demo/revise" in done[0].stdout and "(2 attempts)" in done[0].stdout
     assert "publish" in done[1].stdout
     assert (tmp_path / "hello.yaml").is_file()
+    _follow(told, lines, done[1].stdout, pasted)
+
+
+def _follow(told: str, lines: list[str], history: str, pasted: Any) -> None:
+    """Fork the run at one of the listed checkpoints, resume that, and make the call that the demo shows."""
+    checkpoint = re.findall(r"^[0-9a-f-]{36}", history, re.MULTILINE)[3]
+    forked = pasted(re.sub(r"history \S+", f"fork {checkpoint} --run-id f", lines[1]))
+    resume = forked.stdout.partition("resume with: ")[2]
+    assert "--app holdfast.demo:demo" in resume, forked
+    resumed = pasted(resume)
+    assert resumed.returncode == 0 and "completed" in resumed.stdout, resumed
+    [call] = {line.partition(": ")[2] for line in told.splitlines() if 'demo.run("tides"' in line}
+    program = f"from holdfast.demo import demo; print(len({call}))"
+    store = lines[0].rpartition("--store ")[2]
+    again = pasted(f"HOLDFAST_STORE={store} {sys.executable} -c {shlex.quote(program)}")
+    assert again.stdout.strip() == "10", again
 
 
 def test_a_terminal_shows_each_step_from_its_start_and_in_colour() -> None:

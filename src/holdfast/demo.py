@@ -87,17 +87,19 @@ def _writer(part: str) -> StepFunction[[str], str]:
 WRITERS = {part: _writer(part) for part in STEPS}
 
 
-def _report(topic: str) -> list[str]:
+def _write(topic: str) -> list[str]:
     return [WRITERS[part](topic) for part in STEPS]
 
 
-report = workflow(name="demo")(_report)
-"""The workflow of the demonstration, for `--app holdfast.demo:report`."""
+demo = workflow(name="demo")(_write)
+"""The workflow of the demonstration, for `--app holdfast.demo:demo`."""
 
 
 def on_store(url: str) -> WorkflowFunction[[str], list[str]]:
-    """Return the workflow on a store."""
-    return workflow(name="demo", store=url)(_report)
+    """Return the workflow on a store; its runs remember that `demo` of this module is their app."""
+    found = workflow(name="demo", store=url)(_write)
+    found.app._runner.environment.place = f"{__name__}:demo"
+    return found
 
 
 def execute() -> None:

@@ -94,7 +94,7 @@ class Screen:
         if self._killed:
             self.line("Nothing could be caught or closed. Another process makes the same call:")
         self._styled(f"Process {scene.process}: ", BOLD)
-        self.line(f'report.run("tides", run_id="{scene.run_id}")')
+        self.line(f'demo.run("tides", run_id="{scene.run_id}")')
 
     def end(self, report: DemoReport) -> None:
         """Print what it came to, and three commands to go on with."""
