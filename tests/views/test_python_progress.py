@@ -273,6 +273,8 @@ CELLS = (
     "_ = late.compile('memory://').invoke({})",
     "_ = late.compile('memory://').invoke({}, progress=False)",
     "_ = await late.compile('memory://').ainvoke({})",
+    "from holdfast import step, workflow\n@step(name='<b>fetch')\ndef fetch(url: str) -> str: ...\n"
+    "@workflow\ndef report(topic: str = '<script>alert') -> str: return fetch(topic)\nreport",
     "import os; os.environ['HOLDFAST_PROGRESS'] = '0'\n_ = late.compile('memory://').invoke({})",
 )
 
@@ -298,7 +300,13 @@ def test_a_notebook_shows_runs_graphs_histories_and_differences(tmp_path: Path) 
     assert "first" in history and "slow" in history and "<table>" in history
     assert "<code>n</code>" in difference
     assert "&lt;b&gt;lost" in bad and "nothing follows START" in bad
-    assert "&lt;i&gt;late" in late and "✓" in late and "&lt;i&gt;wait" in late and shown[8] == shown[10] == []
+    assert "&lt;i&gt;late" in late and "✓" in late and "&lt;i&gt;wait" in late and shown[8] == shown[11] == []
     assert "✓" in shown[9][-1] and "&lt;i&gt;wait" in shown[9][-1]
+    [function] = shown[10]
+    assert "<b>report</b>" in function and "topic: str" in function and "&lt;b&gt;fetch" in function
     assert not any("<i>" in text for text in shown[7])
-    assert not any("<script>alert" in text or "<b>lost" in text for texts in shown for text in texts)
+    assert not any(
+        "<script>alert" in text or "<b>lost" in text or "<b>fetch" in text
+        for texts in shown
+        for text in texts
+    )

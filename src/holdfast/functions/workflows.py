@@ -50,8 +50,9 @@ from holdfast.values import END, RESULT, START, RunStatus
 if TYPE_CHECKING:
     from holdfast.functions import checks
     from holdfast.functions.checks import FunctionWarning
+    from holdfast.views import notebook
 else:
-    checks = LazyModule("functions.checks")
+    checks, notebook = LazyModule("functions.checks"), LazyModule("views.notebook")
 
 logger = logging.getLogger("holdfast")
 
@@ -183,6 +184,9 @@ class WorkflowFunction(Declaration[Parameters, Result]):
         for each in _named_in(self.function, {self.function}):
             found.setdefault(each.name, each)
         return list(found.values())
+
+    def _repr_html_(self) -> str:
+        return notebook.function_html(self)
 
     def validate(self) -> list[FunctionWarning]:
         """Return what in the function, outside of its steps, may come to something else when it runs again.

@@ -91,6 +91,17 @@ def graph_html(graph: Any, problems: Iterable[str] = ()) -> str:
     return f"<div>{drawn}{f'<ul>{wrong}</ul>' if wrong else ''}</div>"
 
 
+def function_html(workflow: Any) -> str:
+    """Return a workflow that is a function: its name, its signature, and the steps that it names."""
+    head = f"<p>workflow <b>{_text(workflow.name)}</b><code>{_text(workflow.signature)}</code></p>"
+    rows = [
+        (f"<code>{_text(each.name)}</code>", f"<code>{_text(each.signature)}</code>")
+        for each in workflow.steps
+    ]
+    steps = _table(("step", "signature"), rows) if rows else "<p>it names no steps</p>"
+    return f"<div>{head}{steps}</div>"
+
+
 def history_html(history: History) -> str:
     """Return a page of a run's checkpoints as a table, newest first."""
     rows = [
