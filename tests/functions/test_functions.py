@@ -29,6 +29,7 @@ from holdfast.errors import (
 from holdfast.functions import carried, context
 from holdfast.stores.base import Store
 from holdfast.values import RunStatus
+from holdfast.views.runs import run_view
 
 seen: list[Any] = []
 
@@ -916,3 +917,41 @@ def test_a_misspelt_option_is_named_in_words_of_functions() -> None:
         workflow(stor="runs.db")  # type: ignore[call-overload]
     with pytest.raises(GraphInvalid, match=r"^step 'generate_later': it has timeout=-1; it must be a number"):
         step(timeout=-1)(generate_later)
+
+
+def test_the_calls_of_a_run_are_counted_and_not_the_function_itself() -> None:
+    @step
+    def one(n: int) -> int:
+        return n
+
+    @step
+    def later(n: int) -> int:
+        return n
+
+    @workflow
+    def inner(n: int) -> int:
+        return one(n)
+
+    @workflow(store="memory://")
+    def outer(n: int) -> int:
+        if ask("Go on?", choices=["no", "yes"]) == "yes":
+            return later(n)
+        return one(n) + one(n) + inner(n)
+
+    @workflow(store="memory://")
+    def nothing(n: int) -> int:
+        return n
+
+    app = outer.app
+    waiting = app.invoke({"n": 1}, run_id="r")
+    out = app.resume("r", "no")
+    journal = app._settings.journal
+    view = run_view(journal, "r")
+    assert (out.stats.steps_run, out.stats.steps_kept, waiting.stats.steps_run) == (5, 0, 1)
+    assert view.steps_done == 5 and app.invoke(run_id="r", if_exists="return").stats.steps_kept == 5
+    assert (
+        [each.name for each in view.steps if each.status == "pending"]
+        == [view.steps[-1].name]
+        == ["outer/later"]
+    )
+    assert nothing.app.invoke({"n": 1}).stats.steps_run == 0

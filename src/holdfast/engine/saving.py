@@ -387,9 +387,10 @@ class StepHost:
 
     def prepare(self, step: Step) -> Attempt:
         """Return an attempt of a step, to be run."""
-        self.steps_run += 1
         graph = self.graph.at(step.frame) if step.frame else self.graph
         node, state = graph.nodes[step.node], self.saving.state_for(step)
+        is_function = node.graph is not None and node.function is not None and not step.frame
+        self.steps_run += not is_function  # What it calls is counted.
         if self.saving.observer is not None:
             state._observer = self.saving.observer
         if node.reads is not None:

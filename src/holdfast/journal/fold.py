@@ -315,6 +315,12 @@ def _open_frame(run: RunState, record: records.FrameOpened, at: float) -> None:
     activate(frame, record.next)
 
 
+def _is_function(run: RunState, step: Step) -> bool:
+    """Return whether a step is the function of the whole workflow: nothing is known of the order of what it calls."""
+    inner = None if step.frame else run.outline.get("nodes", {}).get(step.node, {}).get("graph")
+    return inner is not None and not inner["edges"] and not inner["routes"]
+
+
 @folds(records.StepFinished)
 def _finish(run: RunState, record: records.StepFinished, at: float) -> None:
     step = run.step(record.step)
@@ -331,7 +337,7 @@ def _finish(run: RunState, record: records.StepFinished, at: float) -> None:
         step.ops = record.ops or tuple(op for ops in log.values() for op in ops)
     else:
         step.ops = record.ops
-    run.steps_done += 1
+    run.steps_done += not _is_function(run, step)  # What it calls is counted.
     run.path.append(step.node)
     if len(run.path) > 2 * PATH_LENGTH:
         del run.path[:-PATH_LENGTH]

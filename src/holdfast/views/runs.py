@@ -511,12 +511,15 @@ def step_views(
     for step in tallies.run.active():
         if step.node != START:
             active.setdefault(base_name(_outer(step.frame) + step.node), []).append(step)
-    return tuple(
+    views = [
         _view(
             name, [tallies.of[node] for node in group if node in tallies.of], active.get(name, []), executed
         )
         for name, group in nodes.items()
-    )
+    ]
+    if function_in(outline):  # The order in which a function names its steps is not that of its calls.
+        views.sort(key=lambda view: view.status == "pending")
+    return tuple(views)
 
 
 def _view(name: str, tallies: list[Tally], active: list[Step], executed: bool) -> StepView:
