@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from playwright.sync_api import Browser, Page, expect
 from starlette.testclient import TestClient
 
 from holdfast import END, START, StateGraph
+from holdfast.errors import ExecutionError
 from holdfast.service import Service
 from holdfast.web import asgi
+from holdfast.workflows import load_workflow
 from tests.web.browser import WAIT, listen_to_console, served, violations
 from tests.web.conftest import ANSWER, READ, bearer
 
@@ -36,6 +39,7 @@ steps:
   - name: last
     shell: 'echo done'
     timeout: 30
+  - {name: never, when: "false", shell: 'true', timeout: 30}
 """
 SLOW = "workflow: {name: slow}\nsteps:\n" + "".join(
     f"  - {{name: s{number}, shell: 'sleep 0.2', timeout: 60}}\n" for number in range(100)
@@ -75,6 +79,10 @@ def ask_two(state: Any, ctx: Any) -> dict[str, Any]:
     )
 
 
+def ask_twice(state: Any, ctx: Any) -> dict[str, Any]:
+    return {"first": ctx.ask("What?", name="what"), "then": ctx.ask("And then?", name="then")}
+
+
 def ask_hostile(state: Any, ctx: Any) -> dict[str, Any]:
     return {"said": ctx.ask(HOSTILE, choices=[HOSTILE, "other"]), HOSTILE: HOSTILE}
 
@@ -104,6 +112,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Service:
             ("booking", book),
             ("hostile", ask_hostile),
             ("pair", ask_two),
+            ("twice", ask_twice),
             ("big", make_big),
             ("crash", divide),
         )
@@ -145,6 +154,9 @@ def test_a_run_is_shown_with_its_graph_its_steps_in_time_and_its_events(page: Pa
     expect(status_of(page)).to_contain_text("completed")
     expect(page.locator("#graph a", has_text="work")).to_contain_text("2 of 3")
     expect(page.locator(".falls tr", has_text="work[1]")).to_contain_text("2 attempts")
+    for place in ("#part-time tr", "#part-steps li"):
+        expect(page.locator(place, has_text="never").locator(".status")).to_contain_text("skipped")
+    expect(page.locator(".falls tr", has_text="work[1]").locator(".status")).to_contain_text("failed")
     assert page.locator(".falls tr", has_text="work[1]").locator("rect").count() == 3
     described = page.locator("#graph svg").get_attribute("aria-label")
     assert described is not None and "work (completed, 2 of 3) leads to last." in described
@@ -153,7 +165,7 @@ def test_a_run_is_shown_with_its_graph_its_steps_in_time_and_its_events(page: Pa
     expect(page.get_by_role("heading", level=1)).to_have_text("work")
     expect(page.get_by_text("the command ended with code 1")).not_to_have_count(0)
     page.get_by_role("link", name="Timeline").click()
-    expect(page.locator(".falls tbody tr")).to_have_count(5)
+    expect(page.locator(".falls tbody tr")).to_have_count(6)
 
 
 def test_what_retention_deleted_is_said_to_be_unknown(page: Page, service: Service) -> None:
@@ -221,6 +233,11 @@ def test_a_run_is_resumed_once_its_plan_was_seen_or_its_step_is_skipped(page: Pa
     page.get_by_label("Reason").fill("not needed")
     page.get_by_role("button", name="Skip the step").click()
     expect(page.get_by_text("The step is skipped.")).to_be_visible()
+    expect(page.locator("#part-help")).to_contain_text("the command ended with code 1")
+    expect(page.locator("#part-help")).to_contain_text("'fails' is skipped: resume the run")
+    expect(page.locator("#part-help")).not_to_contain_text(re.compile("ExecutionError|runs again"))
+    for place in ("#part-time tr", "#part-steps li"):
+        expect(page.locator(place, has_text="fails").locator(".status")).to_contain_text("skipped")
     page.get_by_role("link", name="Resume", exact=True).click()
     page.get_by_role("button", name="Resume").click()
     expect(status_of(page)).to_contain_text("completed")
@@ -266,8 +283,11 @@ def test_a_run_is_paused_resumed_and_cancelled_while_it_is_watched(page: Page, s
     page.goto("/runs/slow")
     expect(page.locator("#part-head")).to_contain_text(re.compile(r"[2-9] of 100 steps done"))
     page.get_by_role("link", name="Pause").click()
+    page.get_by_label("Reason").fill("lunch")
     page.get_by_role("button", name="Pause").click()
-    expect(status_of(page)).to_contain_text("interrupted")
+    expect(status_of(page)).to_contain_text("paused by hand")
+    expect(page.locator(".said").first).to_contain_text("Paused by local: lunch;")
+    expect(page.locator(".done")).to_have_count(0)
     page.get_by_role("link", name="Resume", exact=True).click()
     page.get_by_role("button", name="Resume").click()
     expect(status_of(page)).to_contain_text("running")
@@ -340,6 +360,26 @@ def test_what_is_being_written_survives_news_and_the_second_of_two_tabs_is_told(
     assert found.status == 409
     assert "was answered by local meanwhile, with &#34;yes&#34;. Your answer was not taken." in found.text()
     expect(status_of(page)).to_contain_text("completed")
+
+
+def test_what_was_written_stays_when_somebody_else_answers_meanwhile(page: Page, service: Service) -> None:
+    service.execute("pair", {}, run_id="taken", wait=60)
+    page.goto("/runs/taken")
+    page.locator(".question", has_text="Which size?").get_by_label("Your answer").fill("rather large")
+    service.answer("taken", "small", question="size", who="ada")
+    told = page.get_by_role("alert")
+    expect(told).to_contain_text("'size' was answered by ada meanwhile, with \"small\". Your answer was not taken.")
+    expect(told.get_by_label("What you had written")).to_have_value("rather large")
+    assert violations(page) == []
+
+
+def test_the_word_on_an_answer_goes_with_the_next_question(page: Page, service: Service) -> None:
+    service.execute("twice", {}, run_id="twice", wait=60)
+    page.goto("/runs/twice")
+    page.get_by_label("Your answer").fill("one")
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator(".prompt")).to_have_text("And then?")
+    expect(page.get_by_text("Your answer was given.")).to_have_count(0)
 
 
 def test_several_questions_are_answered_one_by_one(page: Page, service: Service) -> None:
@@ -429,6 +469,26 @@ def test_buttons_are_those_that_the_caller_may_press(client: TestClient) -> None
     assert "/do/cancel" in client.get(f"/runs/{run}").text
     assert bare.get(f"/runs/{run}/do/cancel", headers=bearer(ANSWER)).status_code == 403
     assert bare.get(f"/runs/{run}/capsule", headers=bearer(ANSWER)).status_code == 403
+
+
+def test_a_server_without_the_workflow_offers_nothing_that_can_only_fail(
+    service: Service, tmp_path: Path, folder: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    for name in ("broken", "greet"):
+        with suppress(ExecutionError):
+            load_workflow(folder / f"{name}.yaml").open(store).invoke({"inputs": {"name": "you"}}, run_id=name)
+    with TestClient(asgi(service=Service(store)), base_url="http://127.0.0.1:8420") as bare:
+        headers = {"accept": "text/html"}
+        page = bare.get("/runs/broken", headers=headers).text
+        assert "This server does not have the workflow" in page
+        step = bare.get("/runs/broken/steps/fails", headers=headers).text
+        for action in ("resume", "rerun", "fork", "skip"):
+            assert f"/do/{action}" not in page, action
+        assert "/do/rerun" not in step and "/do/fork" not in bare.get("/runs/greet", headers=headers).text
+        missing = bare.get("/workflows/nowhere", headers=headers)
+        assert missing.status_code == 404 and "/api/v1" not in missing.text
+        assert "The page Workflows lists what this server has." in missing.text
 
 
 # Hostile and large runs.

@@ -39,7 +39,7 @@ from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView
 from holdfast.views.plain import Room, ViewCodec, plain, read_or_unread, user_trace
 from holdfast.views.run_view import FaultView, RunView, is_function
-from holdfast.views.runs import find_checkpoint_info, run_view
+from holdfast.views.runs import find_checkpoint_info, run_line, run_view
 from holdfast.views.timeline import commit_text, host_text
 from holdfast.views.waterfall import Span, Waterfall
 
@@ -118,6 +118,7 @@ class CloseReader(Reader):
             "held": self._held(line),
             "workflow_file": view.file,
             "parent": view.fork,
+            "stopped_by": view.stopped_by and view.stopped_by._asdict(),
             "provenance": view.foreign,
             "error": _fault(view.fault),
             "pauses": [pause_facts(pause) for pause in view.pauses],
@@ -133,9 +134,13 @@ class CloseReader(Reader):
             "steps": [step.as_json() for step in view.steps],
             "drawing": self._svg(view, link),
             "begins": self.begins(run_id),
-            "is_known": any(offered.name == line.workflow for offered in self.catalogue.offered),
+            "is_known": self._knows(line.workflow),
+            "is_taken": bool(line.queue) or self.catalogue.allows_inline or self._knows(line.workflow),
             **{name: some(value) for name, value in values.items()},
         }
+
+    def _knows(self, workflow: str) -> bool:
+        return any(offered.name == workflow for offered in self.catalogue.offered)
 
     def _svg(self, view: RunView, link: Callable[[str], str] | None) -> str:
         states = {step.name: step.as_json() for step in view.steps}
@@ -152,8 +157,15 @@ class CloseReader(Reader):
         with self._executions(run_id) as spans:
             total = len(spans)
             start = max(0, total - limit) if first is None else min(max(0, first), max(0, total - 1))
-            shown = [span.as_json() for span in spans[start : start + limit]]
+            stopped = self._stopped(run_id)
+            shown = [span.as_json(stopped) for span in spans[start : start + limit]]
         return {"spans": shown, "first": start, "total": total, "now": clock.time()}
+
+    def _stopped(self, run_id: str) -> float | None:
+        """Return when a run was last heard of that no process executes; `None` of one that is executed."""
+        info = self._info(run_id)
+        line = run_line(self.journal, info, self._is_alive)
+        return None if line.status == RunStatus.RUNNING and not line.is_dead else info.updated_at
 
     @contextlib.contextmanager
     def _executions(self, run_id: str) -> Iterator[list[Span]]:
@@ -181,7 +193,8 @@ class CloseReader(Reader):
         cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
         with self._executions(run_id) as executed:
             own = [span for span in executed if span.name == name]
-            spans = [span.as_json() for span in own[-MOST_EXECUTIONS:]]
+            stopped = self._stopped(run_id)
+            spans = [span.as_json(stopped) for span in own[-MOST_EXECUTIONS:]]
             calls = self._calls(view, name, own)
         events = self._events_of(run_id, name, spans)
         before = self.points(run_id).until(own[-1].first) if own else None
@@ -197,6 +210,7 @@ class CloseReader(Reader):
             "cost": cost[0].as_json() if cost else None,
             "spans": spans,
             "executions": len(own),
+            "is_known": self._knows(view.line.workflow),
             "before_fork": view.fork and view.fork["run_id"] if found.visits and not own else None,
             "events": events,
             "before": before and before["checkpoint_id"],

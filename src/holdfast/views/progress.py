@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 
 PENDING, RUNNING, RETRYING, DONE, KEPT = "pending", "running", "retrying", "done", "kept"
 SKIPPED, FAILED, WAITING, STOPPED = "skipped", "failed", "waiting", "stopped"
+COMPLETED = "completed"
 ITEM = "item"
 MOST_OF_A_TEXT = 1000
 """How many characters of a text that a step streams are kept to be shown, the last ones."""
 HELPERS = {"output": "output"}
 """Nodes that are no steps of the workflow file: the one that makes its output."""
+
+
+def ending_of(skipped: str, fault: str) -> str:
+    """Return how a step ended that was `skipped` for a reason: one that failed, and was passed over for that, failed."""
+    if not skipped:
+        return COMPLETED
+    return FAILED if skipped == fault else SKIPPED
 
 
 class Place(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from holdfast.errors import CodecError
 from holdfast.journal.checkpoint_ids import checkpoint_id
 from holdfast.journal.provenance import Provenance
-from holdfast.journal.records import Fault
+from holdfast.journal.records import Commanded, Fault
 from holdfast.journal.run_state import DONE, SLEEP, Annotation, Refusal, RunState, Spending, Step, node_of
 from holdfast.state.codec import Codec
 from holdfast.state.ops import Op
@@ -595,6 +595,8 @@ class RunView(View):
     """The notes and tags of it and of its checkpoints."""
     provenance: Provenance | None = None
     """Where it came from, and who confirmed it, if it came from outside."""
+    stopped_by: Commanded | None = None
+    """The command that stopped it, of those since it was last resumed."""
     codec: ViewCodec = field(default_factory=ViewCodec, repr=False, compare=False)
     """What reads the values of the state, within the limit that they have together."""
 

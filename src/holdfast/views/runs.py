@@ -21,12 +21,14 @@ from holdfast.journal.fold import apply
 from holdfast.journal.journal import Journal, unknown_run
 from holdfast.journal.provenance import Provenance
 from holdfast.journal.records import (
+    Commanded,
     Fault,
     Forked,
     FrameOpened,
     Paused,
     Record,
     Reset,
+    Resumed,
     RunStarted,
     StepFailed,
     StepFinished,
@@ -44,6 +46,7 @@ from holdfast.journal.run_state import (
     Pause,
     RunState,
     Step,
+    node_of,
 )
 from holdfast.state.ops import Op, advance
 from holdfast.state.state import State, state_view
@@ -51,6 +54,7 @@ from holdfast.stores.base import RunInfo, StoredCheckpoint, newest_checkpoints
 from holdfast.values import START, RunStatus
 from holdfast.views.charges import total
 from holdfast.views.plain import CODEC, Unread, ViewCodec, read_or_unread, when
+from holdfast.views.progress import ending_of
 from holdfast.views.run_view import (
     UNKNOWN,
     AppPlace,
@@ -225,11 +229,14 @@ def _run_view(
     run, history = journal.history(info, codec, upto)
     tallies, initial = Tallies(run), tuple[Op, ...]()
     count = size = newest = 0
+    asked: Commanded | None = None
     for entry, found in history:
         for record in found:
             tallies.take(record, entry.at)
             if isinstance(record, RunStarted):
                 initial = record.ops
+            elif isinstance(record, Commanded | Resumed):
+                asked = _stopping(record, asked)
         size += len(entry.body)
         if entry.mark is not None:
             newest, count = entry.seq, count + 1
@@ -272,8 +279,16 @@ def _run_view(
         app=app,
         annotations=annotation_views(info, run),
         provenance=Provenance.of(info),
+        stopped_by=asked if line.status in (RunStatus.INTERRUPTED, RunStatus.CANCELLED) else None,
         codec=codec,
     )
+
+
+def _stopping(record: Commanded | Resumed, before: Commanded | None) -> Commanded | None:
+    """Return the command that stops a run, after a record."""
+    if isinstance(record, Resumed):
+        return None
+    return record if record.command in ("pause", "cancel") and not record.refused else before
 
 
 def _steps(tallies: Tallies, line: RunLine, state: State | None) -> tuple[StepView, ...]:
@@ -316,7 +331,9 @@ def _config(run: RunState, codec: ViewCodec) -> Mapping[str, Any]:
 
 def _fault(run: RunState) -> FaultView | None:
     """Return why the run stopped: as the failed step says it, which knows nothing of runs and resumes."""
-    of_steps = (step.fault for step in run.active() if step.fault is not None and step.node == run.fault_node)
+    own = [(step.node, step.fault) for step in run.active() if step.fault is not None]
+    passed = [(node_of(name).rpartition("/")[2], each) for name, each in run.faults[::-1]]
+    of_steps = (each for name, each in (*own, *passed) if name == run.fault_node)
     fault = next(of_steps, run.fault) if run.fault is not None else None
     if fault is None:
         return None
@@ -477,7 +494,7 @@ class Tallies:
             return
         tally.seconds += record.seconds if not record.promoted else max(0.0, at - (tally.started_at or at))
         # A failure that is passed over ends as skipped, its reason being the failure.
-        how = "completed" if not record.skipped else "failed" if step.fault is not None else "skipped"
+        how = ending_of(record.skipped, "" if step.fault is None else str(step.fault))
         tally.status, tally.note = how, record.skipped
         if how == "completed":
             tally.fault = None

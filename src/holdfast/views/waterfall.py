@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,14 +24,19 @@ from holdfast.journal.records import (
 from holdfast.journal.sealing import is_sealed
 from holdfast.stores.base import Entry
 from holdfast.values import START, RunStatus
-from holdfast.views.plain import CODEC
-from holdfast.views.progress import ITEM, place_of
+from holdfast.views.plain import CODEC, read_or_unread
+from holdfast.views.progress import ITEM, ending_of, place_of
 
 RUNNING, WAITING, DONE, FAILED, SKIPPED, REUSED, INTERRUPTED = (
     *("running", "waiting", "completed", "failed"),
     *("skipped", "reused", "interrupted"),
 )
 RETRY = "retrying"
+
+_ODD = re.compile(rb"skipped|failed")
+
+SMALL = 64 * 1024
+"""How many bytes the result of a step has at most whose status is read."""
 
 
 @dataclass(slots=True)
@@ -87,8 +93,12 @@ class Span:
         """When it ended; `None` while it is not over."""
         return self.parts[-1].ended
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain data; times are in seconds since 1970."""
+    def as_json(self, stopped: float | None = None) -> dict[str, Any]:
+        """Return it as plain data; times are in seconds since 1970. A run that nobody executes `stopped` then."""
+        if stopped is not None and self.status == RUNNING and self.ended is None:
+            last = dataclasses.replace(self.parts[-1])
+            last.end(max(stopped, last.began), INTERRUPTED)
+            return dataclasses.replace(self, status=INTERRUPTED, parts=[*self.parts[:-1], last]).as_json()
         return {
             **dataclasses.asdict(self),
             "attempts": self.attempts,
@@ -193,10 +203,20 @@ class Waterfall:
         del self._open[step]
         if not span.parts:  # Its begin is not stored any more.
             span.begin("attempt", 1, at - record.seconds)
-        status = SKIPPED if record.skipped else REUSED if record.origin else DONE
+        status = ending_of(record.skipped, span.note)
+        if status == DONE:
+            status = REUSED if record.origin else self._said(record, span)
         note = record.skipped or (f"reused from {record.origin}" if record.origin else "")
         span.end(at, status, note)
         span.last = self._now
+
+    def _said(self, record: StepFinished, span: Span) -> str:
+        """Return how a step of a workflow file says that it ended."""
+        own = [op.raw for op in record.ops if op.kind == "set" and op.key == span.name]
+        is_told = self._of_file and own and len(own[0]) < SMALL and _ODD.search(own[0])
+        said = read_or_unread(lambda: CODEC.decode(own[0])) if is_told else None
+        status = said.get("status") if isinstance(said, dict) else None
+        return str(status) if status in (SKIPPED, FAILED) else DONE
 
     def _fail(self, record: StepFailed, step: str, at: float) -> None:
         span = self._open.get(step) or self._new(step)

@@ -221,7 +221,13 @@ class Pages:
         document = problems.problem(error)
         if document["status"] >= 500:
             logger.error("%s %s: %s", request.method, request.url.path, error)
-        facts = {"problem": document, "back": _back(request), "is_login": isinstance(error, Unauthorized)}
+        helping = wording.said(error)[1:]
+        facts = {
+            "problem": document,
+            "helps": helping,
+            "back": _back(request),
+            "is_login": isinstance(error, Unauthorized),
+        }
         try:
             asked = self._asked(request, "read") if request.method == "GET" else None
         except HoldfastError:

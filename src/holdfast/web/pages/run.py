@@ -16,7 +16,7 @@ from holdfast.web.pages import run_actions, run_parts
 from holdfast.web.pages.fields import Field
 from holdfast.web.pages.rendering import Asked, Page, Pages, run_path, segment
 from holdfast.web.pages.run_bars import bars
-from holdfast.web.pages.wording import lasted, mark
+from holdfast.web.pages.wording import lasted, mark, one_line
 from holdfast.web.streams import Streams
 
 ROWS = 50
@@ -38,7 +38,7 @@ def routes(pages: Pages) -> list[BaseRoute]:
 
 def show_run(asked: Asked) -> Page:
     """Show a run."""
-    return _page(asked, done=run_actions.DONE.get(asked.query.get("done", ""), ""))
+    return _page(asked, done=asked.query.get("done", ""))
 
 
 def show_run_again(
@@ -78,7 +78,10 @@ def _page(
             "tab": "run",
             "questions": questions,
             "problem": problem if not any(question["problem"] for question in questions) else "",
-            "done": done,
+            "done": run_actions.done_text(done, asked.query.get("to", ""), facts),
+            "done_until": "question" if done == "answer" else "stopped" if done in run_actions.STOPPING else "",
+            "answered": run_actions.answered(tail["events"]),
+            "is_paused_by_hand": _stopped_by(facts) == "pause",
             "said": said(facts),
             "helps": run_actions.helps(asked, facts),
             "actions": run_actions.actions(asked, facts),
@@ -99,6 +102,19 @@ def _token(asked: Asked, pause: str) -> str:
     return hashlib.sha256(f"{asked.session}\n{asked.run_id}\n{pause}".encode()).hexdigest()[:32]
 
 
+def _stopped_by(facts: Mapping[str, Any]) -> str:
+    """Return the command that stopped a run, if one did."""
+    return facts["stopped_by"]["command"] if facts["stopped_by"] else ""
+
+
+def _by_hand(facts: Mapping[str, Any]) -> str:
+    """Return what stopped a run that a command stopped: which, who sent it, and why."""
+    stop, name = facts["stopped_by"], {"pause": "paused", "cancel": "cancelled"}[_stopped_by(facts)]
+    by = f" by {one_line(stop['by'], 60)}" if stop["by"] else " by hand"
+    why = f": {one_line(stop['why'], 200)}" if stop["why"] not in ("", name) else ""
+    return f"{name.capitalize()}{by}{why}"
+
+
 def said(facts: Mapping[str, Any]) -> str:
     """Return how a run is, in one sentence."""
     done, total = facts["progress"]["done"], facts["progress"]["total"]
@@ -112,7 +128,8 @@ def said(facts: Mapping[str, Any]) -> str:
         return f"It goes on by itself when its time has come; {steps}."
     if facts["status"] == RunStatus.COMPLETED:
         return f"Completed; its steps took {lasted(facts['seconds'])}."
-    return f"{facts['status'].capitalize()}; {steps}."
+    how = _by_hand(facts) if facts["stopped_by"] else facts["status"].capitalize()
+    return f"{how}; {steps}."
 
 
 async def follow(asked: Asked) -> Response:

@@ -19,7 +19,7 @@ from holdfast.service.requests import Keyed, once
 from holdfast.values import RunStatus
 from holdfast.web.pages.fields import Field, fields_of, read_fields
 from holdfast.web.pages.rendering import Asked, Page, Pages, run_path, segment
-from holdfast.web.pages.wording import lasted, money, one_line, without_request
+from holdfast.web.pages.wording import HELP, lasted, money, one_line, said, without_request
 from holdfast.web.problems import status_of
 
 MOST_REMEMBERED = 1_000
@@ -32,8 +32,6 @@ LOOKED_THROUGH = 300
 """Among how many of the last events an answer is looked for."""
 
 DONE = {
-    "answer": "Your answer was given.",
-    "answered": "The answer that you sent was given already.",
     "pause": "The run is asked to pause: the steps under way finish first.",
     "cancel": "The run is asked to stop.",
     "resume": "The run goes on.",
@@ -44,22 +42,18 @@ DONE = {
 }
 """What a page says after an action."""
 
-HELP = {
-    "answer": "Answer its question on the page of the run.",
-    "cancel": "Cancel the run, or wait until it has stopped.",
-    "choose_run_id": "Choose another id.",
-    "confirm": "Somebody has to confirm it first: `holdfast resume` in a terminal shows what it would run with.",
-    "fork": "Fork it at a checkpoint instead.",
-    "list_checkpoints": "Choose a checkpoint on the page State.",
-    "list_runs": "Look for it on the page Runs.",
-    "list_workflows": "The page Workflows lists what this server has.",
-    "plan": "Load this page again for the plan as it is now.",
-    "rerun": "Run the step again from its own page.",
-    "resume": "Resume the run.",
-    "settle": "Find out what became of the step; then run it again, or skip it, from its own page.",
-    "skip": "Skip the step from its own page.",
-}
-"""The remedies of errors, as pages say them."""
+STOPPING = ("pause", "cancel")
+"""The actions that are over when the run has stopped."""
+
+
+def done_text(name: str, to: str, facts: Mapping[str, Any]) -> str:
+    """Return what a page says after an action; nothing if what was asked for has happened since."""
+    if name == "answer":
+        asked = {pause["id"]: pause["prompt"] or pause["name"] for pause in facts["pauses"]}
+        is_new = any(ident != to for ident in asked)
+        return "Your answer to the question before was given." if is_new else "Your answer was given."
+    is_going = facts["goes_on"] or (facts["status"] == RunStatus.RUNNING and not facts["dead"])
+    return "" if name in STOPPING and not is_going else DONE.get(name, "")
 
 
 # Acting once.
@@ -335,15 +329,14 @@ def actions(asked: Asked, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _offered(facts: Mapping[str, Any]) -> Iterator[str]:
     status, asks = facts["status"], any(pause["takes_answer"] for pause in facts["pauses"])
     is_executed = status == RunStatus.RUNNING and not facts["dead"]
-    if facts["held"] or (
-        not is_executed and not asks and status not in (RunStatus.COMPLETED, RunStatus.QUEUED)
-    ):
+    is_stopped = not is_executed and not asks and status not in (RunStatus.COMPLETED, RunStatus.QUEUED)
+    if facts["is_taken"] and (facts["held"] or is_stopped):
         yield "resume"
     if is_executed or status == RunStatus.QUEUED:
         yield "pause"
     if status not in (RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED):
         yield "cancel"
-    if facts["checkpoints"]:
+    if facts["checkpoints"] and facts["is_taken"]:
         yield "fork"
     if facts["parent"] and status == RunStatus.COMPLETED:
         yield "promote"
@@ -352,7 +345,7 @@ def _offered(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def step_actions(asked: Asked, step: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the actions that a step takes now and that the caller may ask for."""
-    names = ["rerun"] if step["visits"] else []
+    names = ["rerun"] if step["visits"] and step["is_known"] else []
     names += ["skip"] if step["status"] in ("next", "retrying", "waiting", "interrupted", "failed") else []
     return [
         {
@@ -375,52 +368,56 @@ def helps(asked: Asked, facts: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _helps(run_id: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+Help = tuple[str, str, str]
+"""What can be done, the page that does it, and the method of the service that the caller has to have."""
+
+
+def _helps(run_id: str, facts: Mapping[str, Any]) -> Iterator[Help]:
     status, error, origin = facts["status"], facts["error"], facts["provenance"]
     resume = action_path(run_id, "resume")
     if origin is not None and not origin["confirmed_by"]:
         yield HELP["confirm"], "", ""
         return
-    if not facts["is_known"] and status != RunStatus.COMPLETED and not facts["queue"]:
+    if not facts["is_taken"] and status != RunStatus.COMPLETED:
         yield (
             f"This server does not have the workflow {facts['workflow']!r}: go on with the run where it was started.",
             "",
             "",
         )
+        resume = ""
+    is_gated = any(pause["kind"] in ("before", "after") for pause in facts["pauses"])
     if facts["held"]:
         yield "Let workers try again: resume the run.", resume, "resume"
     elif facts["dead"] and facts["queue"]:
         yield "Workers take the run over by themselves, and go on after its last finished step.", "", ""
-    elif facts["dead"]:
-        yield "Resume the run: it goes on after its last finished step.", resume, "resume"
     elif status == RunStatus.FAILED and error is not None:
-        step = error["step"]
-        if error["type"] == "StepInterrupted":
-            yield "Find out whether the step took effect before it was interrupted.", "", ""
-        else:
-            yield (
-                "Remove the cause, then resume: finished steps are kept, and the failed one runs again.",
-                resume,
-                "resume",
-            )
-        if step:
-            yield (
-                f"Look at {step!r}: its attempts, what it could read, and its error.",
-                run_path(run_id, "steps", segment(step)),
-                "",
-            )
-            yield (
-                f"Run again from {step!r} in a new run, with other inputs.",
-                action_path(run_id, "rerun", step=step),
-                "rerun",
-            )
-            yield f"Skip {step!r}, then resume.", action_path(run_id, "skip", step=step), "skip"
-    elif status in (RunStatus.CANCELLED, RunStatus.INTERRUPTED):
+        yield from _helps_after_failure(run_id, facts, resume)
+    elif resume and (facts["dead"] or status in (RunStatus.CANCELLED, RunStatus.INTERRUPTED)):
         yield "Resume the run: it goes on after its last finished step.", resume, "resume"
-    elif status == RunStatus.PAUSED and any(
-        pause["kind"] in ("before", "after") for pause in facts["pauses"]
-    ):
+    elif resume and status == RunStatus.PAUSED and is_gated:
         yield "Resuming the run passes its gate.", resume, "resume"
+
+
+def _helps_after_failure(run_id: str, facts: Mapping[str, Any], resume: str) -> Iterator[Help]:
+    error = facts["error"]
+    step = error["step"]
+    if any(each["name"] == step and each["status"] == "skipped" for each in facts["steps"]):
+        if resume:
+            yield f"{step!r} is skipped: resume the run, and it goes on without it.", resume, "resume"
+        return
+    if error["type"] == "StepInterrupted":
+        yield "Find out whether the step took effect before it was interrupted.", "", ""
+    elif resume:
+        text = "Remove the cause, then resume: finished steps are kept, and the failed one runs again."
+        yield text, resume, "resume"
+    if step:
+        look = run_path(run_id, "steps", segment(step))
+        yield f"Look at {step!r}: its attempts, what it could read, and its error.", look, ""
+        if facts["is_known"]:
+            again = action_path(run_id, "rerun", step=step)
+            yield f"Run again from {step!r} in a new run, with other inputs.", again, "rerun"
+        if resume:
+            yield f"Skip {step!r}, then resume.", action_path(run_id, "skip", step=step), "skip"
 
 
 # Pages and forms.
@@ -478,12 +475,6 @@ def _shown_next(found: Any, run_id: str) -> str:
     return str(facts.get("run_id", run_id))
 
 
-def said(error: HoldfastError) -> list[str]:
-    """Return an error and its remedies in the words of pages."""
-    helping = [remedy.text or HELP.get(remedy.action, "") for remedy in error.remedies]
-    return [error.public_problem, *(text for text in helping if text)]
-
-
 def _action_page(
     asked: Asked, action: Action, asking: Asking, status: int, problems: Sequence[str] = ()
 ) -> Page:
@@ -536,19 +527,23 @@ def _answer(acts: Acts, asked: Asked, show_run: ShowRun) -> str | Page:
         if any(each["id"] == ident for each in asked.service.status(asked.run_id)["pauses"]):
             return show_run(asked, status_of(error), " ".join(said(error)), ident, fields)
         return _closed(asked, ident, show_run)
-    return run_path(asked.run_id, done="answer")
+    return run_path(asked.run_id, done="answer", to=ident)
 
 
 def _closed(asked: Asked, ident: str, show_run: ShowRun) -> Page:
     """Show what became of a question that takes no answer any more."""
     events = asked.service.tail(asked.run_id, None, LOOKED_THROUGH)["events"]
-    found = [each for each in events if each["type"] == "answer" and each["data"].get("pause") == ident]
-    if not found:
+    if ident not in (found := answered(events)):
         return show_run(asked, 409, "This question takes no answer any more, so yours was not taken.")
-    by = without_request(str(found[-1]["data"].get("by") or "somebody"))
-    answer = one_line(json.dumps(found[-1]["data"].get("answer"), ensure_ascii=False), 200)
-    name = found[-1]["data"].get("name", ident)
-    problem = (
-        f"The question {name!r} was answered by {by} meanwhile, with {answer}. Your answer was not taken."
-    )
-    return show_run(asked, 409, problem)
+    return show_run(asked, 409, f"{found[ident]} Your answer was not taken.")
+
+
+def answered(events: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the questions that were answered, by the ids of their pauses: each with who answered what, in words."""
+    found = {}
+    for data in (each["data"] for each in events if each["type"] == "answer"):
+        by = without_request(str(data.get("by") or "somebody"))
+        answer = one_line(json.dumps(data.get("answer"), ensure_ascii=False), 200)
+        name = one_line(data.get("name") or data["pause"], 120)
+        found[data["pause"]] = f"The question {name!r} was answered by {by} meanwhile, with {answer}."
+    return found

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast import clock
+from holdfast.errors import HoldfastError
 from holdfast.views.plain import escaped, size_text
 
 MOST_SHOWN = 100_000
@@ -31,6 +32,30 @@ SIGNS = {
     "skipped": "»",
 }
 """The sign of each status, so that none is known by its colour alone."""
+
+
+HELP = {
+    "answer": "Answer its question on the page of the run.",
+    "cancel": "Cancel the run, or wait until it has stopped.",
+    "choose_run_id": "Choose another id.",
+    "confirm": "Somebody has to confirm it first: `holdfast resume` in a terminal shows what it would run with.",
+    "fork": "Fork it at a checkpoint instead.",
+    "list_checkpoints": "Choose a checkpoint on the page State.",
+    "list_runs": "Look for it on the page Runs.",
+    "list_workflows": "The page Workflows lists what this server has.",
+    "plan": "Load this page again for the plan as it is now.",
+    "rerun": "Run the step again from its own page.",
+    "resume": "Resume the run.",
+    "settle": "Find out what became of the step; then run it again, or skip it, from its own page.",
+    "skip": "Skip the step from its own page.",
+}
+"""The remedies of errors, as pages say them."""
+
+
+def said(error: HoldfastError) -> list[str]:
+    """Return an error and its remedies in the words of pages."""
+    helping = [remedy.text or HELP.get(remedy.action, "") for remedy in error.remedies]
+    return [error.problem, *(text for text in helping if text)]
 
 
 class Shown(NamedTuple):

@@ -104,6 +104,26 @@
       else other.value = field.value;
     }
   };
+  // What was written in a form that somebody else has answered meanwhile stays to be read, with what became of it.
+  const keep = (from, to) => {
+    for (const form of from.querySelectorAll("form")) {
+      const ident = form.elements.pause?.value;
+      if (!ident || form.dataset.sent || [...to.querySelectorAll("[name=pause]")].some((field) => field.value === ident)) continue;
+      const fields = [...form.querySelectorAll("textarea, input:not([type=hidden])")];
+      const written = fields.map((field) => (field.type !== "radio" ? field.value : field.checked ? field.closest("label").textContent : "").trim()).filter(Boolean);
+      const told = [...to.querySelectorAll("[data-answered]")].find((each) => each.dataset.answered === ident);
+      if (!written.length) continue;
+      const box = document.getElementById("written-before").content.cloneNode(true);
+      box.querySelector("p").textContent = `${told ? told.textContent : "This question takes no answer any more."} Your answer was not taken.`;
+      box.querySelector("textarea").value = written.join("\n");
+      live.before(box);
+    }
+  };
+  // A word on what was done goes when it is done, or when the next question comes.
+  const forget = (id, next) => {
+    const said = document.querySelector("[data-until]"), until = said?.dataset.until;
+    if ((until === "question" && id === "part-questions" && next.querySelector(".question")) || (until === "stopped" && next.dataset.going === "no")) said.remove();
+  };
   const scrolled = new Map();
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
     const { target, fragment } = event.detail, next = fragment.firstElementChild;
@@ -113,6 +133,8 @@
     if (known.get(target.id) === text) { event.detail.shouldSwap = false; return; }
     known.set(target.id, text);
     carry(target, next);
+    if (target.id === "part-questions") keep(target, next);
+    forget(target.id, next);
     for (const box of target.querySelectorAll("[data-scroll]")) scrolled.set(box.id, [box.scrollLeft, box.scrollTop]);
     const announce = document.getElementById("announce");
     if (announce && next.dataset.said && next.dataset.said !== target.dataset.said) announce.textContent = next.dataset.said;
