@@ -197,7 +197,7 @@ def test_a_failure_is_shown_with_the_frames_of_the_user_alone(page: Page) -> Non
     trace = page.get_by_role("region", name="Traceback").inner_text()
     assert "in divide" in trace and "engine" not in trace
     assert page.get_by_role("region", name="by").inner_text().strip() == "0"
-    expect(page.get_by_role("heading", name="Log")).to_be_visible()
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
 
 
 def test_the_state_is_shown_at_any_checkpoint_and_compared_between_any_two(page: Page) -> None:
@@ -368,7 +368,9 @@ def test_what_was_written_stays_when_somebody_else_answers_meanwhile(page: Page,
     page.locator(".question", has_text="Which size?").get_by_label("Your answer").fill("rather large")
     service.answer("taken", "small", question="size", who="ada")
     told = page.get_by_role("alert")
-    expect(told).to_contain_text("'size' was answered by ada meanwhile, with \"small\". Your answer was not taken.")
+    expect(told).to_contain_text(
+        "'size' was answered by ada meanwhile, with \"small\". Your answer was not taken."
+    )
     expect(told.get_by_label("What you had written")).to_have_value("rather large")
     assert violations(page) == []
 
@@ -477,7 +479,9 @@ def test_a_server_without_the_workflow_offers_nothing_that_can_only_fail(
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     for name in ("broken", "greet"):
         with suppress(ExecutionError):
-            load_workflow(folder / f"{name}.yaml").open(store).invoke({"inputs": {"name": "you"}}, run_id=name)
+            load_workflow(folder / f"{name}.yaml").open(store).invoke(
+                {"inputs": {"name": "you"}}, run_id=name
+            )
     with TestClient(asgi(service=Service(store)), base_url="http://127.0.0.1:8420") as bare:
         headers = {"accept": "text/html"}
         page = bare.get("/runs/broken", headers=headers).text

@@ -28,7 +28,7 @@ HELPERS = {"output": "output"}
 
 
 def ending_of(skipped: str, fault: str) -> str:
-    """Return how a step ended that was `skipped` for a reason: one that failed, and was passed over for that, failed."""
+    """Return how a step ended that was `skipped` for a reason; one that was passed over for its fault failed."""
     if not skipped:
         return COMPLETED
     return FAILED if skipped == fault else SKIPPED

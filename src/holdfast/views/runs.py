@@ -441,7 +441,7 @@ class Tallies:
             if step.node == START:
                 continue
             tally = self._tally(step)
-            if step.key is not None:
+            if self.is_item(step):
                 counts = tally.rounds.setdefault(step.frame, [step.visit, 0, 0, 0])
                 counts[1] += step.status == DONE
             elif step.attempt == 0 and tally.visits:
@@ -468,6 +468,11 @@ class Tallies:
                 if before is not None and before.visits == tally.visits and before.status == "completed":
                     self.of[name] = replace(before, ops=(), rounds=tally.rounds)
 
+    def is_item(self, step: Step) -> bool:
+        """Return whether a step is an item of a for-each; the keys of calls that a function makes are names."""
+        frame = self.run.frames.get(step.frame)
+        return step.key is not None and not (frame is not None and frame.is_body)
+
     def _tally(self, step: Step) -> Tally:
         name = step.node if not step.frame else _outer(step.frame) + step.node
         tally = self.of.get(name)
@@ -476,8 +481,9 @@ class Tallies:
         return tally
 
     def _count(self, tally: Tally, step: Step, record: Counted, at: float) -> None:
+        is_item = self.is_item(step)
         if step.attempt == 0:  # A visit is counted at its first step.
-            if step.key is None:
+            if not is_item:
                 tally.visits += 1
             elif tally.rounds.get(step.frame, [0])[0] != step.visit:
                 tally.rounds[step.frame] = [step.visit, 0, 0, 0]
@@ -500,7 +506,7 @@ class Tallies:
             tally.fault = None
         if record.ops:
             tally.ops = record.ops
-        if step.key is not None and step.frame in tally.rounds:
+        if is_item and step.frame in tally.rounds:
             tally.rounds[step.frame][("", "completed", "skipped", "failed").index(how)] += 1
 
 
@@ -528,23 +534,24 @@ def step_views(
     for step in tallies.run.active():
         if step.node != START:
             active.setdefault(base_name(_outer(step.frame) + step.node), []).append(step)
-    views = [
-        _view(
-            name, [tallies.of[node] for node in group if node in tallies.of], active.get(name, []), executed
-        )
-        for name, group in nodes.items()
-    ]
+    views = []
+    for name, group in nodes.items():
+        known, begun = [tallies.of[node] for node in group if node in tallies.of], active.get(name, [])
+        items = _items(known, [step for step in begun if tallies.is_item(step)])
+        views.append(_view(name, known, begun, items, executed))
     if function_in(outline):  # The order in which a function names its steps is not that of its calls.
         views.sort(key=lambda view: view.status == "pending")
     return tuple(views)
 
 
-def _view(name: str, tallies: list[Tally], active: list[Step], executed: bool) -> StepView:
+def _view(
+    name: str, tallies: list[Tally], active: list[Step], items: Items | None, executed: bool
+) -> StepView:
     found = {step.status for step in active}
     now = next((shown for status, shown in _SHOWN.items() if status in found), None)
     now = "interrupted" if now == "running" and not executed else now
     if not tallies:
-        return StepView(name, now or "pending", items=_items([], active))
+        return StepView(name, now or "pending", items=items)
     last = max(tallies, key=lambda tally: (tally.started_at or 0.0, tally.ended_at or 0.0))
     status = now or last.status
     started = [tally.started_at for tally in tallies if tally.started_at is not None]
@@ -559,7 +566,7 @@ def _view(name: str, tallies: list[Tally], active: list[Step], executed: bool) -
         started_at=when(max(started)) if started else None,
         ended_at=when(max(ended)) if ended and status in ("completed", "skipped", "failed") else None,
         retry_at=next((when(step.retry_at) for step in active if step.retry_at is not None), None),
-        items=_items(tallies, active),
+        items=items,
         fault=None if fault is None else FaultView(name, fault.type, fault.message, fault.trace),
         note=last.note,
         _ops=_ops(name, tallies, last),
@@ -568,8 +575,9 @@ def _view(name: str, tallies: list[Tally], active: list[Step], executed: bool) -
 
 
 def _items(tallies: list[Tally], active: list[Step]) -> Items | None:
+    """Return how far the items of a for-each have come, those under way included."""
     rounds = [round_ for tally in tallies for round_ in tally.rounds.values()]
-    open_items = [step for step in active if step.key is not None and step.status != DONE]
+    open_items = [step for step in active if step.status != DONE]
     if not rounds and not open_items:
         return None
     completed, skipped, failed = (sum(round_[place] for round_ in rounds) for place in (1, 2, 3))

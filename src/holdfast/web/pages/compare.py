@@ -82,6 +82,8 @@ def show_comparison(asked: Asked) -> Page:
         "sides": (found["one"], found["other"]),
         "facts": _facts(found["one"], found["other"]),
         "steps": steps[:MOST_STEPS],
+        "same": sum(not step.how for step in steps),
+        "costs_differ": found["one"]["cost"] != found["other"]["cost"],
         "more_steps": max(0, len(steps) - MOST_STEPS),
         "results": list(_results(found["differing"])),
         "diverging": found["diverging"] and _name(found["diverging"]),

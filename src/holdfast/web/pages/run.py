@@ -69,6 +69,9 @@ def _page(
         }
         for pause in facts["pauses"]
     ]
+    asked_now = [question for question in questions if question["takes_answer"]]
+    for number, question in enumerate(asked_now, 1):
+        question["number"] = number
     tail = service.tail(run_id, None, LATEST)
     return Page(
         "run.html",
@@ -77,9 +80,14 @@ def _page(
             "run": facts,
             "tab": "run",
             "questions": questions,
+            "asked_count": len(asked_now),
             "problem": problem if not any(question["problem"] for question in questions) else "",
             "done": run_actions.done_text(done, asked.query.get("to", ""), facts),
-            "done_until": "question" if done == "answer" else "stopped" if done in run_actions.STOPPING else "",
+            "done_until": "question"
+            if done == "answer"
+            else "stopped"
+            if done in run_actions.STOPPING
+            else "",
             "answered": run_actions.answered(tail["events"]),
             "is_paused_by_hand": _stopped_by(facts) == "pause",
             "said": said(facts),

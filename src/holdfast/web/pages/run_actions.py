@@ -131,7 +131,10 @@ def _reason(asked: Asked, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resume(asked: Asked) -> Asking:
     """Show the plan of a resume."""
-    says = "Workers go on with the run. Finished steps are kept; this is what becomes of each step:"
+    says = (
+        "Workers go on with the run. Finished steps are kept; this is what becomes of each step that has begun. "
+        "The others run when the run comes to them."
+    )
     try:
         plan = asked.service.plan_resume(asked.run_id)
     except HoldfastError as error:

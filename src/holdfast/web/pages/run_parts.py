@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from holdfast.graph.graph import base_name
 from holdfast.service.closeup import Points
 from holdfast.service.reading import RequestInvalid
 from holdfast.views.plain import plain
@@ -98,6 +100,7 @@ def show_state(asked: Asked) -> Page:
         keys=found[:MOST_KEYS],
         key_count=len(found),
         point=point,
+        next_steps=_steps(point["next"]) if point else "",
         number=number,
         total=len(points),
         name=_named(point),
@@ -223,8 +226,15 @@ def _named(point: Mapping[str, Any] | None) -> str:
     if point is None:
         return "no checkpoint"
     if point["nodes"]:
-        return f"after {', '.join(point['nodes'][:5])}"
-    return f"before {', '.join(point['next'][:5])}" if point["next"] else "at the end"
+        return f"after {_steps(point['nodes'])}"
+    return f"before {_steps(point['next'])}" if point["next"] else "at the end"
+
+
+def _steps(nodes: Sequence[str]) -> str:
+    """Return nodes as the steps that they belong to; one that is there several times is named once."""
+    times = Counter(base_name(name) for name in nodes)
+    named = [name if count == 1 else f"{name} (× {count})" for name, count in times.items()]
+    return ", ".join(named[:5]) + (" …" if len(named) > 5 else "")
 
 
 # Differences as lines.

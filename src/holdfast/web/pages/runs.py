@@ -43,6 +43,7 @@ def show_runs(asked: Asked) -> Page:
         "total": sum(found["counts"].values()),
         "given": {name: given.get(name, "") for name in FILTERS},
         "is_filtered": bool(given),
+        "is_counted": not given.keys() - {"status"},
         "names": [line["name"] for line in asked.service.workflows()],
         "cursor": cursor,
         "next": found["next"] and _link(given, cursor=found["next"]),

@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import clock
@@ -55,7 +55,7 @@ HELP = {
 def said(error: HoldfastError) -> list[str]:
     """Return an error and its remedies in the words of pages."""
     helping = [remedy.text or HELP.get(remedy.action, "") for remedy in error.remedies]
-    return [error.problem, *(text for text in helping if text)]
+    return [error.public_problem, *(text for text in helping if text)]
 
 
 class Shown(NamedTuple):
@@ -110,6 +110,11 @@ def hour(at: str | dt.datetime | float | None) -> str:
     """Return the time of a day in UTC, to the millisecond."""
     found = read_time(at)
     return "" if found is None else found.astimezone(dt.UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def is_dated(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the times of events need their days: they are not all of today."""
+    return bool({clock_time(each["at"])[:10] for each in events} - {clock_time(clock.time())[:10]})
 
 
 def ago(at: str | dt.datetime | float | None) -> str:
@@ -192,6 +197,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "clock_time": clock_time,
     "hour": hour,
+    "is_dated": is_dated,
     "iso": lambda at: "" if (found := read_time(at)) is None else found.isoformat(timespec="milliseconds"),
     "lasted": lasted,
     "mark": mark,
