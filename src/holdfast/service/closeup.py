@@ -41,7 +41,7 @@ from holdfast.views.plain import Room, ViewCodec, plain, read_or_unread, user_tr
 from holdfast.views.run_view import FaultView, RunView, is_function
 from holdfast.views.runs import find_checkpoint_info, run_line, run_view
 from holdfast.views.timeline import commit_text, host_text
-from holdfast.views.waterfall import Span, Waterfall
+from holdfast.views.waterfall import WAITING, Span, Waterfall
 
 TURN = 1.5
 """Seconds that a process which waits for an answer has to go on by itself, before workers get the run."""
@@ -157,15 +157,17 @@ class CloseReader(Reader):
         with self._executions(run_id) as spans:
             total = len(spans)
             start = max(0, total - limit) if first is None else min(max(0, first), max(0, total - 1))
-            stopped = self._stopped(run_id)
-            shown = [span.as_json(stopped) for span in spans[start : start + limit]]
+            shown = self._told(run_id, spans[start : start + limit], spans)
         return {"spans": shown, "first": start, "total": total, "now": clock.time()}
 
-    def _stopped(self, run_id: str) -> float | None:
-        """Return when a run was last heard of that no process executes; `None` of one that is executed."""
+    def _told(self, run_id: str, spans: Sequence[Span], every: Sequence[Span]) -> list[dict[str, Any]]:
+        """Return executions as plain data; in a run that no process executes none is running."""
         info = self._info(run_id)
         line = run_line(self.journal, info, self._is_alive)
-        return None if line.status == RunStatus.RUNNING and not line.is_dead else info.updated_at
+        if line.status != RunStatus.RUNNING or line.is_dead:
+            waiting = [span.step for span in every if span.status == WAITING]
+            spans = [span.stopped(info.updated_at, waiting) for span in spans]
+        return [span.as_json() for span in spans]
 
     @contextlib.contextmanager
     def _executions(self, run_id: str) -> Iterator[list[Span]]:
@@ -193,8 +195,7 @@ class CloseReader(Reader):
         cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
         with self._executions(run_id) as executed:
             own = [span for span in executed if span.name == name]
-            stopped = self._stopped(run_id)
-            spans = [span.as_json(stopped) for span in own[-MOST_EXECUTIONS:]]
+            spans = self._told(run_id, own[-MOST_EXECUTIONS:], executed)
             calls = self._calls(view, name, own)
         events = self._events_of(run_id, name, spans)
         before = self.points(run_id).until(own[-1].first) if own else None

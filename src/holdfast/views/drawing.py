@@ -129,7 +129,8 @@ class _Facts(NamedTuple):
 def _facts(name: str, node: Mapping[str, Any], states: States) -> _Facts:
     own = _state(states.get(name, {}))
     inner = node.get("graph")
-    members = [] if inner is None else [_member(name, each, states) for each in inner["nodes"]]
+    is_body = inner is not None and not inner["edges"]  # Of a function, whose calls are not known beforehand.
+    members = [] if inner is None or is_body else [_member(name, each, states) for each in inner["nodes"]]
     items = own.get("items")
     total, done = 0, 0
     if isinstance(items, Mapping):
@@ -142,7 +143,7 @@ def _facts(name: str, node: Mapping[str, Any], states: States) -> _Facts:
     parts = [f"{done} of {total}"] if total else []
     parts += [f"attempt {attempts}"] if status == "retrying" else []
     parts += [f"{visits} visits"] if visits > 1 and not total else []
-    seconds = own.get("seconds")
+    seconds = own.get("seconds") if own.get("started_at", True) else None
     if not parts and isinstance(seconds, (int, float)) and status in ("completed", "failed"):
         parts.append(f"{seconds:.1f}s" if seconds < 100 else f"{seconds / 60:.0f}m")
     return _Facts(status if status in COLOURS else "", ", ".join(parts), done, total, inner is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,12 +93,17 @@ class Span:
         """When it ended; `None` while it is not over."""
         return self.parts[-1].ended
 
-    def as_json(self, stopped: float | None = None) -> dict[str, Any]:
-        """Return it as plain data; times are in seconds since 1970. A run that nobody executes `stopped` then."""
-        if stopped is not None and self.status == RUNNING and self.ended is None:
-            last = dataclasses.replace(self.parts[-1])
-            last.end(max(stopped, last.began), INTERRUPTED)
-            return dataclasses.replace(self, status=INTERRUPTED, parts=[*self.parts[:-1], last]).as_json()
+    def stopped(self, at: float, waiting: Sequence[str]) -> Span:
+        """Return it as it is in a run that nobody executes since then; `waiting` are the ids of steps that wait."""
+        if self.status != RUNNING or self.ended is not None:
+            return self
+        is_caller = any(step.startswith(f"{self.step}/") for step in waiting)
+        status, last = WAITING if is_caller else INTERRUPTED, dataclasses.replace(self.parts[-1])
+        last.end(max(at, last.began), DONE if is_caller else INTERRUPTED)
+        return dataclasses.replace(self, status=status, parts=[*self.parts[:-1], last])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data; times are in seconds since 1970."""
         return {
             **dataclasses.asdict(self),
             "attempts": self.attempts,
