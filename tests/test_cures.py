@@ -87,7 +87,10 @@ ELSEWHERE = {
     ("service/service.py", "list_workflows"): "tests/service/test_service.py",
     ("service/service.py", "answer"): "tests/service/test_service.py",
     ("service/service.py", "cancel"): "tests/service/test_service.py",
+    ("cli/options.py", "holdfast resume"): "tests/cli/test_pasted_lines.py: a Python program",
+    ("cli/options.py", "holdfast validate"): "tests/cli/test_pasted_lines.py: a Python program",
     ("web/pages/run_actions.py", "holdfast resume"): "tests/capsules/test_untrusted_runs.py: at a terminal",
+    ("web/pages/wording.py", "holdfast resume"): "tests/capsules/test_untrusted_runs.py: at a terminal",
     ("web/pages/run_actions.py", "holdfast capsule import"): "tests/web/test_run_page.py: a run is exported",
     ("web/context.py", "holdfast ui"): "tests/web/test_serve.py",
     ("web/app.py", "holdfast ui"): "tests/web/test_serve.py",
@@ -879,6 +882,35 @@ def an_item_has_no_checkpoint_of_its_own(bench: Bench) -> None:
         told = bench.holdfast("fork", f"items@{place}", code=1)
         assert "completed" in bench.paste(told, "holdfast fork")
         assert "reused 0 steps and 2 items" in bench.paste(told, "holdfast rerun")
+
+
+@cures("functions/calls.py", "holdfast.now")
+def a_time_that_is_an_argument_of_a_step(bench: Bench) -> None:
+    is_down = True
+
+    @holdfast.step
+    def fetch(since: str) -> str:
+        return since
+
+    def report(take: Callable[[], Any]) -> str:
+        found = fetch(str(take()))
+        if is_down:
+            raise ConnectionError("down")
+        return found
+
+    @holdfast.workflow(store=bench.url)
+    def varying() -> str:
+        return report(time.perf_counter)
+
+    @holdfast.workflow(store=bench.url)
+    def recorded() -> str:
+        return report(holdfast.now)
+
+    failed(lambda: varying.run(run_id="v"))
+    assert "holdfast.now()" in failed(lambda: varying.run(run_id="v"))
+    failed(lambda: recorded.run(run_id="r"))
+    is_down = False
+    assert recorded.run(run_id="r")
 
 
 @cures("functions/calls.py", "rerun")

@@ -15,9 +15,14 @@ from typing import Any, overload
 from holdfast import clock
 from holdfast.engine.owner import has_owner
 from holdfast.engine.time_travel.checkpoints import find_position
-from holdfast.errors import CheckpointNotFound
+from holdfast.errors import CheckpointNotFound, CodecError
+from holdfast.functions.steps import ARGUMENTS, DIGEST
 from holdfast.journal.checkpoint_ids import decode_checkpoint
+from holdfast.journal.encoding import Track
+from holdfast.journal.fold import parts_of
 from holdfast.journal.journal import Journal
+from holdfast.journal.records import Record, StepCalled, StepFinished
+from holdfast.journal.run_state import OUTPUT, step_id
 from holdfast.service.catalogue import Catalogue
 from holdfast.service.reading import (
     MOST_LISTED,
@@ -30,14 +35,14 @@ from holdfast.service.reading import (
     progress_of,
     read_event_id,
 )
-from holdfast.service.step_calls import calls_of
+from holdfast.state.ops import Op
 from holdfast.state.state import slots_of
 from holdfast.stores.base import RunInfo, StoredCheckpoint, wait_for_change
 from holdfast.values import RunStatus
 from holdfast.views import usage
 from holdfast.views.drawing import svg
 from holdfast.views.history import CheckpointView
-from holdfast.views.plain import Room, ViewCodec, plain, read_or_unread, user_trace
+from holdfast.views.plain import CODEC, Room, ViewCodec, plain, read_or_unread, user_trace
 from holdfast.views.run_view import FaultView, RunView, is_function
 from holdfast.views.runs import find_checkpoint_info, run_line, run_view
 from holdfast.views.timeline import commit_text, host_text
@@ -157,10 +162,10 @@ class CloseReader(Reader):
         with self._executions(run_id) as spans:
             total = len(spans)
             start = max(0, total - limit) if first is None else min(max(0, first), max(0, total - 1))
-            shown = self._told(run_id, spans[start : start + limit], spans)
+            shown = self._noted(run_id, spans[start : start + limit], spans)
         return {"spans": shown, "first": start, "total": total, "now": clock.time()}
 
-    def _told(self, run_id: str, spans: Sequence[Span], every: Sequence[Span]) -> list[dict[str, Any]]:
+    def _noted(self, run_id: str, spans: Sequence[Span], every: Sequence[Span]) -> list[dict[str, Any]]:
         """Return executions as plain data; in a run that no process executes none is running."""
         info = self._info(run_id)
         line = run_line(self.journal, info, self._is_alive)
@@ -195,7 +200,7 @@ class CloseReader(Reader):
         cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
         with self._executions(run_id) as executed:
             own = [span for span in executed if span.name == name]
-            spans = self._told(run_id, own[-MOST_EXECUTIONS:], executed)
+            spans = self._noted(run_id, own[-MOST_EXECUTIONS:], executed)
             calls = self._calls(view, name, own)
         events = self._events_of(run_id, name, spans)
         before = self.points(run_id).until(own[-1].first) if own else None
@@ -312,3 +317,56 @@ def _fault(fault: FaultView | None) -> dict[str, Any] | None:
 
 def _place(event: Mapping[str, Any]) -> tuple[int, int]:
     return read_event_id(event["id"])
+
+
+# The calls of the steps of a function.
+
+
+def calls_of(journal: Journal, run_id: str, spans: Sequence[Span], most: int) -> list[dict[str, Any]]:
+    """Return the calls that executions of steps are of; a value of more than `most` bytes is `None`, with its size.
+
+    `arguments` of calls before what is stored are missing; of large ones there is a preview.
+    """
+    ends = {span.step: span for span in spans}
+    found: dict[str, dict[str, Any]] = {
+        span.step: {"step": span.step, "label": span.label, "status": span.status} for span in spans
+    }
+    for record in _records(journal, run_id, spans):
+        match record:
+            case StepCalled(frame, node, visit, key, item) if (
+                ident := step_id(frame, node, visit, key)
+            ) in ends:
+                given = {op.key: op for op in item}
+                found[ident] |= _part("arguments", given.get(ARGUMENTS), most)
+                found[ident]["is_preview"] = DIGEST in given
+            case StepFinished(step=ident, ops=ops) if ident in ends:
+                found[ident] |= _part("output", next((op for op in ops if op.key == OUTPUT), None), most)
+    return list(found.values())
+
+
+def _records(journal: Journal, run_id: str, spans: Sequence[Span]) -> Iterator[Record]:
+    """Yield the records from the begin of the first execution to the end of the last."""
+    if not spans:
+        return
+    info, first = journal.info(run_id), next(iter(journal.store.read(run_id)), None)
+    start = min(span.first for span in spans) - 1
+    if first is not None and first.seq > 1:  # What came before was pruned.
+        start = max(start, first.seq)
+    track = journal.load(info, CODEC, start).track if start > 0 else Track()
+    for entry in journal.store.read(run_id, max(0, start)):
+        if entry.seq > max(span.last for span in spans):
+            return
+        for record in journal.records(info, entry, track, CODEC):
+            yield from parts_of(record)
+
+
+def _part(name: str, op: Op | None, most: int) -> Mapping[str, Any]:
+    """Return a value of a call under its name, and its size if it is too large to be read."""
+    if op is None:
+        return {}
+    if len(op.raw) > most:
+        return {name: None, f"{name}_bytes": len(op.raw)}
+    try:
+        return {name: ViewCodec().decode(op.raw)}
+    except CodecError as error:
+        return {name: f"<unreadable here: {error}>"}

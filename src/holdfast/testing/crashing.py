@@ -310,9 +310,8 @@ def crash_everywhere(
       something false; `None` is no answer.
 
     `answers` answers `ctx.ask`: a mapping by name, or a function of the pause. A question with a timeout that has no
-    answer runs out. A step of a node that asks what to do
-    after an interruption is passed over if it had an effect, else run again; one that may not be repeated unasked
-    may stop the run, which is then not compared.
+    answer runs out. A step of a node that asks what to do after an interruption is passed over if it had an effect,
+    else run again; one that may not be repeated unasked may stop the run, which is then not compared.
 
     With `mode="process"` real processes are killed with SIGKILL; `mode="fast"` simulates that within this one, on a
     store in memory. `store` is "sqlite" (the default), "file", or a function that takes a folder and returns a
@@ -344,8 +343,8 @@ def crash_everywhere(
         raise HoldfastError(f"the folder {os.fspath(folder)!r} does not exist")
     subject = Subject(workflow, inputs, config, durability, dict(options or {}))
     harmless = frozenset([repeatable] if isinstance(repeatable, str) else repeatable)
-    judge = Judge(invariant, same, harmless, of_file=isinstance(workflow, (str, os.PathLike)))
-    judge = dataclasses.replace(judge, of_function=isinstance(workflow, WorkflowFunction))
+    of_file, of_function = isinstance(workflow, (str, os.PathLike)), isinstance(workflow, WorkflowFunction)
+    judge = Judge(invariant, same, harmless, of_file=of_file, of_function=of_function)
     parent = None if folder is None else Path(folder).resolve()
     with tempfile.TemporaryDirectory(prefix="crash-", dir=parent, ignore_cleanup_errors=True) as root:
         places = _Places(Path(root), mode, store, start, timeout)

@@ -11,13 +11,14 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError
@@ -33,7 +34,6 @@ from holdfast.web.endpoints import ENDPOINTS, PREFIX, Endpoint, openapi, read_bo
 from holdfast.web.links import LinkPages
 from holdfast.web.pages import page_routes
 from holdfast.web.pages.rendering import as_page, run_path
-from holdfast.web.quoted_paths import QuotedRoute
 from holdfast.web.reading import read_bytes
 from holdfast.web.streams import Streams, stream_owner
 
@@ -212,6 +212,28 @@ class Guard:
             if is_begun:
                 raise  # The server ends the connection, so that the client sees that the response is not whole.
             await problems.crash(request, error)(scope, receive, guarded)
+
+
+class QuotedRoute(Route):
+    """A route whose parameters are unquoted one by one: a quoted slash in a name separates nothing."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether a request is for this route, and its parameters."""
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        match, found = super().matches({**scope, "path": quoted_path(scope)})
+        params = found.get("path_params", {})
+        for name in self.param_convertors.keys() & params.keys():
+            params[name] = unquote(params[name])
+        return match, found
+
+
+def quoted_path(scope: Scope) -> str:
+    """Return the path of a request as it was sent; what the app is mounted under is as the server says it."""
+    path, root = scope["path"], scope.get("root_path", "")
+    raw = (scope.get("raw_path") or quote(path).encode()).decode("latin-1").partition("?")[0]
+    inner = raw.split("/")[root.count("/") + 1 :]
+    return "/".join([root, *inner]) if path.startswith(root) else raw
 
 
 class Replies:
