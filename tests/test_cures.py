@@ -71,7 +71,6 @@ ELSEWHERE = {
     ("engine/settings.py", "app.resume"): "tests/views/test_python_progress.py",
     ("engine/waves.py", "settle"): "tests/engine/test_resume.py",
     ("engine/waves.py", "skip"): "tests/workflows/test_commands.py: a step that ran beside itself",
-    ("cli/command_lines.py", "app.skip"): "tests/workflows/test_commands.py: the same",
     ("engine/waves.py", "set_max_iterations"): "below",
     ("engine/graph_changes.py", "resume"): "below: a step that was renamed",
     ("engine/time_travel/rerun.py", "reuse"): "tests/engine/time_travel: after pruning",
@@ -89,7 +88,6 @@ ELSEWHERE = {
     ("service/service.py", "cancel"): "tests/service/test_service.py",
     ("cli/options.py", "holdfast resume"): "tests/cli/test_pasted_lines.py: a Python program",
     ("cli/options.py", "holdfast validate"): "tests/cli/test_pasted_lines.py: a Python program",
-    ("web/pages/run_actions.py", "holdfast resume"): "tests/capsules/test_untrusted_runs.py: at a terminal",
     ("web/pages/wording.py", "holdfast resume"): "tests/capsules/test_untrusted_runs.py: at a terminal",
     ("web/pages/run_actions.py", "holdfast capsule import"): "tests/web/test_run_page.py: a run is exported",
     ("web/context.py", "holdfast ui"): "tests/web/test_serve.py",
@@ -145,7 +143,7 @@ def cures(module: str, *remedies: str) -> Callable[[Cure], Cure]:
 
 
 def also(story: Cure) -> Cure:
-    """Try a story of the command line for remedies that others name."""
+    """Try a story for remedies that others name, or that name a variable of the program."""
     CURES["", story.__name__] = story
     return story
 
@@ -393,7 +391,7 @@ def a_route_that_was_chosen(bench: Bench) -> None:
     assert '"x": "large"' in out
 
 
-@cures("cli/commands/fork.py", "app.fork", "app.resume")
+@also
 def a_fork_of_a_python_run(bench: Bench) -> None:
     app = chain("a", "b", name="py").compile(bench.url)
     app.invoke(run_id="r")
@@ -406,7 +404,7 @@ def a_fork_of_a_python_run(bench: Bench) -> None:
 
 
 @cures("cli/targets.py", "list_runs")
-@cures("views/run_view.py", "app.resume", "holdfast resume")
+@cures("views/run_view.py", "holdfast resume")
 def a_python_run_on_the_command_line(bench: Bench) -> None:
     app = chain("a", "b", name="py").compile(bench.url, interrupt_before=["b"])
     app.invoke(run_id="r")
@@ -709,7 +707,7 @@ def a_definition_that_cannot_be_used(bench: Bench) -> None:
     assert "completed" in bench.paste(told.replace("FILE", f"{file} --answer yes"), "holdfast resume")
 
 
-@cures("cli/command_lines.py", "app.resume")
+@also
 def a_step_of_a_program_that_is_in_doubt(bench: Bench) -> None:
     def pays(state: Any) -> dict[str, Any]:
         if stopping[0]:

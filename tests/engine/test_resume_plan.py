@@ -13,7 +13,6 @@ from holdfast import (
     App,
     ExecutionError,
     PlanOutdated,
-    ResumePlan,
     Retry,
     RunFinished,
     Send,
@@ -25,6 +24,7 @@ from holdfast.journal.copying import prune_run
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Crash, CrashingStore, raise_crash
+from holdfast.views import ResumePlan
 from tests.engine.plan_checks import plan_and_resume
 from tests.graphs import Log, chain, says
 
