@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from holdfast import step, workflow
+from holdfast import ask, step, workflow
 from holdfast.service import Service
 from holdfast.web import asgi
 from tests.web.browser import WAIT, listen_to_console, served, violations
@@ -45,9 +45,15 @@ def failing() -> None:
     raise RuntimeError("the function itself fails")
 
 
+@workflow(name="asking")
+def asking() -> str:
+    fetch.map(["one", "two", "three"])
+    return str(ask("Publish?", choices=["yes", "no"]))
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
-    return Service(f"sqlite:///{tmp_path_factory.mktemp('store') / 'runs.db'}", [report, failing])
+    return Service(f"sqlite:///{tmp_path_factory.mktemp('store') / 'runs.db'}", [report, failing, asking])
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +62,7 @@ def address(service: Service) -> Iterator[str]:
         service.execute("report", {"topic": "tides"}, run_id="tides", wait=60)
         service.execute("report", {"topic": "tides", "count": 2}, run_id="fewer", wait=60)
         service.execute("failing", run_id="failing", wait=60)
+        service.execute("asking", run_id="asking", wait=60)
         yield found
 
 
@@ -111,3 +118,12 @@ def test_the_time_of_a_function_is_counted_once_everywhere(run: str, address: st
     assert service.run(run)["seconds"] == expected
     assert service.cost(run)["own"]["seconds"] == expected
     assert service.compare(run, "fewer")["one"]["seconds"] == expected
+
+
+def test_calls_are_no_items_and_a_function_waits_with_its_question(page: Page) -> None:
+    page.goto("/runs/asking")
+    for place in ("#part-steps li", "#part-time tbody tr"):
+        expect(page.locator(place).first.locator(".status")).to_contain_text("waiting")
+    expect(page.locator("#part-steps li", has_text="asking/fetch")).to_contain_text("3 times.")
+    expect(page.locator("#part-steps")).not_to_contain_text("items")
+    expect(page.locator("#graph")).not_to_contain_text("of 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.journal.checkpoint_ids import new_run_key
 from holdfast.service import Service
 from holdfast.stores.base import Append
 from holdfast.web import asgi
+from tests.service.conftest import GREET
 from tests.web.browser import WAIT, listen_to_console, served, violations
 from tests.web.conftest import READ, bearer
 
@@ -36,7 +38,10 @@ def spend(state: Any, ctx: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Service:
-    made = Service(f"sqlite:///{tmp_path_factory.mktemp('store') / 'runs.db'}", [folder])
+    hostile = tmp_path_factory.mktemp("hostile") / "hostile.yaml"
+    text = GREET.replace("name: greet", "name: hostile").replace("Say hello.", '"Say \\u202eolleh"')
+    hostile.write_text(text.replace("Whom to greet.", '"Whom \\u2066to greet."'))
+    made = Service(f"sqlite:///{tmp_path_factory.mktemp('store') / 'runs.db'}", [folder, hostile])
     graph = StateGraph(dict, name="paid").add_node("spend", spend)
     app = graph.add_edge(START, "spend").add_edge("spend", END).compile(made.store)
     app.invoke({"fails": False}, run_id="paid-today")
@@ -84,6 +89,13 @@ def test_a_run_is_started_with_a_form_that_tells_what_is_wrong(page: Page, servi
     expect(page.get_by_role("alert")).to_contain_text("run 'from the page' exists")
     expect(page.get_by_label("name (needed)")).to_have_value("<b>Ada</b>\nand Grace")
     expect(page.get_by_label("times")).to_have_value("1")
+
+
+def test_a_description_with_controls_of_writing_is_shown_harmless(page: Page) -> None:
+    page.goto("/workflows/hostile")
+    expect(page.locator(".lead")).to_have_text(r"Say \u202eolleh")
+    expect(page.locator(".about")).to_contain_text(r"Whom \u2066to greet.")
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", page.locator("main").inner_text())
 
 
 def cells(page: Page, table: str) -> list[list[str]]:
@@ -148,12 +160,14 @@ def test_two_runs_are_ticked_and_compared(page: Page, service: Service) -> None:
     ]
     told = page.get_by_role("list", name="Result of write").inner_text()
     assert "hello you" in told and "hello <i>me</i>" in told
+    expect(page.locator("p.said")).to_contain_text("0 steps did the same in both.")
     expect(page.get_by_label("write in for you")).to_contain_text('"output": "hello you"')
     page.get_by_role("link", name="Swap").click()
     expect(page.get_by_label("One run")).to_have_value("for you")
     page.goto("/compare?run=paid-today&run=paid-before")
     facts = {row[0]: row[1:] for row in cells(page, "The two runs")}
     assert facts["Cost"] == ["$3.00", "$2.00"] and facts["Failed attempts"] == ["0", "1"]
+    expect(page.locator("p.said")).to_contain_text("Their costs differ: $3.00 and $2.00.")
     page.goto("/compare?run=paid-today&run=nowhere")
     expect(page.get_by_role("alert")).to_contain_text("nowhere")
 

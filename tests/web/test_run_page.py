@@ -15,10 +15,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from starlette.testclient import TestClient
 
-from holdfast import END, START, StateGraph
+from holdfast import END, START, StateGraph, clock
 from holdfast.errors import ExecutionError
 from holdfast.service import Service
 from holdfast.web import asgi
+from holdfast.web.pages.run_bars import bars
+from holdfast.web.pages.wording import is_dated
 from holdfast.workflows import load_workflow
 from tests.web.browser import WAIT, listen_to_console, served, violations
 from tests.web.conftest import ANSWER, READ, bearer
@@ -216,6 +218,40 @@ def test_the_state_is_shown_at_any_checkpoint_and_compared_between_any_two(page:
     expect(page.locator(".lines .added", has_text="output: ")).not_to_have_count(0)
 
 
+def test_checkpoints_are_named_by_the_steps_of_the_workflow(page: Page, service: Service) -> None:
+    for number in range(1, len(service.points("each")) + 1):
+        page.goto(f"/runs/each/state?at={number}")
+        expect(page.locator("#shown .said")).not_to_contain_text(":")
+    page.goto("/runs/each/state?at=3")
+    expect(page.locator("#shown")).to_contain_text("work")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ticks"),
+    [
+        (0.0, ["0", "1 ms"]),
+        (0.0021, ["0", "1 ms", "2 ms", "3 ms"]),
+        (0.9, ["0", "500 ms", "1 s"]),
+        (47.0, ["0", "15 s", "30 s", "45 s", "1 min"]),
+        (420.0, ["0", "2 min", "4 min", "6 min", "8 min"]),
+        (90_000.0, ["0", "12 h", "1 d", "1.5 d"]),
+        (2e9, ["0", "5840 d", "11680 d", "17520 d", "23360 d"]),
+    ],
+)
+def test_the_times_on_a_scale_are_round_short_and_different(seconds: float, ticks: list[str]) -> None:
+    part = {"kind": "attempt", "number": 1, "began": 5.0, "ended": 5.0 + seconds, "status": "completed"}
+    span = {"began": 5.0, "ended": 5.0 + seconds, "parts": [part], "attempts": 1}
+    found = bars({"spans": [span], "now": 5.0, "first": 0, "total": 1})
+    assert found["ticks"] == ticks
+
+
+def test_events_of_other_days_have_their_date() -> None:
+    now = clock.time()
+    assert not is_dated([{"at": now}])
+    assert is_dated([{"at": now}, {"at": now - 86_400}])
+    assert is_dated([{"at": now - 86_400}])
+
+
 # Every button.
 
 
@@ -381,16 +417,17 @@ def test_the_word_on_an_answer_goes_with_the_next_question(page: Page, service: 
     page.get_by_label("Your answer").fill("one")
     page.get_by_role("button", name="Answer").click()
     expect(page.locator(".prompt")).to_have_text("And then?")
-    expect(page.get_by_text("Your answer was given.")).to_have_count(0)
+    expect(page.locator(".done")).to_have_text("The run has your answer, and asks more.")
 
 
 def test_several_questions_are_answered_one_by_one(page: Page, service: Service) -> None:
     service.execute("pair", {}, run_id="two", wait=60)
     page.goto("/runs/two")
     size = page.locator(".question", has_text="Which size?")
+    expect(size.get_by_role("heading")).to_contain_text("Question 2 of 2")
     size.get_by_label("Your answer").fill("large")
     size.get_by_role("button", name="Answer").click()
-    expect(page.get_by_text("Your answer was given.")).to_be_visible()
+    expect(page.locator(".done")).to_have_text("The run has your answer, and asks more.")
     expect(page.locator(".question")).to_have_count(1)
     page.get_by_label("blue").check()
     page.get_by_role("button", name="Answer").click()

@@ -74,6 +74,18 @@ def test_a_search_goes_on_to_older_runs_until_one_is_found(
     expect(page.get_by_text("No run fits these filters.")).to_be_visible()
 
 
+def test_numbers_stand_only_where_they_hold_for_what_is_listed(page: Page) -> None:
+    counts = page.locator(".counts b")
+    page.goto("/runs")
+    listed = page.locator("tbody tr").count()
+    assert counts.first.inner_text() == str(listed)
+    page.goto("/runs?status=completed")
+    expect(counts).not_to_have_count(0)
+    page.goto("/runs?text=e")
+    expect(page.locator(".counts a").first).to_be_visible()
+    expect(counts).to_have_count(0)
+
+
 def test_keys_search_move_and_open(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("a")

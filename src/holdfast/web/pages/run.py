@@ -88,6 +88,7 @@ def _page(
             else "stopped"
             if done in run_actions.STOPPING
             else "",
+            "done_more": run_actions.MORE,
             "answered": run_actions.answered(tail["events"]),
             "is_paused_by_hand": _stopped_by(facts) == "pause",
             "said": said(facts),

@@ -42,6 +42,9 @@ DONE = {
 }
 """What a page says after an action."""
 
+MORE = "The run has your answer, and asks more."
+"""What a page says after an answer, while another question is open."""
+
 STOPPING = ("pause", "cancel")
 """The actions that are over when the run has stopped."""
 
@@ -51,7 +54,7 @@ def done_text(name: str, to: str, facts: Mapping[str, Any]) -> str:
     if name == "answer":
         asked = {pause["id"]: pause["prompt"] or pause["name"] for pause in facts["pauses"]}
         is_new = any(ident != to for ident in asked)
-        return "Your answer to the question before was given." if is_new else "Your answer was given."
+        return MORE if is_new else "Your answer was given."
     is_going = facts["goes_on"] or (facts["status"] == RunStatus.RUNNING and not facts["dead"])
     return "" if name in STOPPING and not is_going else DONE.get(name, "")
 

@@ -107,11 +107,11 @@
   // What was written in a form that somebody else has answered meanwhile stays to be read, with what became of it.
   const keep = (from, to) => {
     for (const form of from.querySelectorAll("form")) {
-      const ident = form.elements.pause?.value;
-      if (!ident || form.dataset.sent || [...to.querySelectorAll("[name=pause]")].some((field) => field.value === ident)) continue;
+      const ident = form.dataset.question;
+      if (!ident || form.dataset.sent || to.querySelector(`[data-question="${ident}"]`)) continue;
       const fields = [...form.querySelectorAll("textarea, input:not([type=hidden])")];
       const written = fields.map((field) => (field.type !== "radio" ? field.value : field.checked ? field.closest("label").textContent : "").trim()).filter(Boolean);
-      const told = [...to.querySelectorAll("[data-answered]")].find((each) => each.dataset.answered === ident);
+      const told = to.querySelector(`[data-answered="${ident}"]`);
       if (!written.length) continue;
       const box = document.getElementById("written-before").content.cloneNode(true);
       box.querySelector("p").textContent = `${told ? told.textContent : "This question takes no answer any more."} Your answer was not taken.`;
@@ -119,10 +119,11 @@
       live.before(box);
     }
   };
-  // A word on what was done goes when it is done, or when the next question comes.
+  // A word on what was asked for goes when it has happened; that on an answer does not stand for the next question.
   const forget = (id, next) => {
     const said = document.querySelector("[data-until]"), until = said?.dataset.until;
-    if ((until === "question" && id === "part-questions" && next.querySelector(".question")) || (until === "stopped" && next.dataset.going === "no")) said.remove();
+    if (until === "question" && id === "part-questions" && next.querySelector(".question")) said.textContent = said.dataset.more;
+    if (until === "stopped" && next.dataset.going === "no") said.remove();
   };
   const scrolled = new Map();
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
