@@ -162,10 +162,10 @@ class CloseReader(Reader):
         with self._executions(run_id) as spans:
             total = len(spans)
             start = max(0, total - limit) if first is None else min(max(0, first), max(0, total - 1))
-            shown = self._noted(run_id, spans[start : start + limit], spans)
+            shown = self._shown(run_id, spans[start : start + limit], spans)
         return {"spans": shown, "first": start, "total": total, "now": clock.time()}
 
-    def _noted(self, run_id: str, spans: Sequence[Span], every: Sequence[Span]) -> list[dict[str, Any]]:
+    def _shown(self, run_id: str, spans: Sequence[Span], every: Sequence[Span]) -> list[dict[str, Any]]:
         """Return executions as plain data; in a run that no process executes none is running."""
         info = self._info(run_id)
         line = run_line(self.journal, info, self._is_alive)
@@ -200,7 +200,7 @@ class CloseReader(Reader):
         cost = [row for row in usage.ledger(self.journal, view.run_id).by_step() if row.name == name]
         with self._executions(run_id) as executed:
             own = [span for span in executed if span.name == name]
-            spans = self._noted(run_id, own[-MOST_EXECUTIONS:], executed)
+            spans = self._shown(run_id, own[-MOST_EXECUTIONS:], executed)
             calls = self._calls(view, name, own)
         events = self._events_of(run_id, name, spans)
         before = self.points(run_id).until(own[-1].first) if own else None

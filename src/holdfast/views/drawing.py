@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from holdfast.values import END, START
 from holdfast.views.outlines import folded
 from holdfast.views.plain import escaped
-from holdfast.views.run_view import groups_of
+from holdfast.views.run_view import groups_of, is_function
 
 MOST_NODES = 400
 """Of a larger graph the first nodes are drawn, and how many are left out."""
@@ -81,7 +81,10 @@ def svg(
     left_out = max(0, len(outline["nodes"]) - MOST_NODES)
     names = [START, *list(outline["nodes"])[:MOST_NODES], END]
     lines = _lines(outline, set(names))
-    known = {name: _facts(name, outline["nodes"][name], states or {}) for name in names[1:-1]}
+    nodes = (
+        {} if is_function(whole) else outline["nodes"]
+    )  # The calls of a function are not known beforehand.
+    known = {name: _facts(name, nodes.get(name, {}), states or {}) for name in names[1:-1]}
     layout = _Layout(names, lines)
     heading = title or _text(str(outline.get("name") or "workflow"), 80)
     return _Drawing(layout, known, link, left_out).text(heading, lines)
@@ -129,8 +132,7 @@ class _Facts(NamedTuple):
 def _facts(name: str, node: Mapping[str, Any], states: States) -> _Facts:
     own = _state(states.get(name, {}))
     inner = node.get("graph")
-    is_body = inner is not None and not inner["edges"]  # Of a function, whose calls are not known beforehand.
-    members = [] if inner is None or is_body else [_member(name, each, states) for each in inner["nodes"]]
+    members = [] if inner is None else [_member(name, each, states) for each in inner["nodes"]]
     items = own.get("items")
     total, done = 0, 0
     if isinstance(items, Mapping):

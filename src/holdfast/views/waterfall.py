@@ -218,8 +218,8 @@ class Waterfall:
     def _said(self, record: StepFinished, span: Span) -> str:
         """Return how a step of a workflow file says that it ended."""
         own = [op.raw for op in record.ops if op.kind == "set" and op.key == span.name]
-        is_small = self._of_file and own and len(own[0]) < SMALL and _ODD.search(own[0])
-        said = read_or_unread(lambda: CODEC.decode(own[0])) if is_small else None
+        is_odd = self._of_file and own and len(own[0]) < SMALL and _ODD.search(own[0])
+        said = read_or_unread(lambda: CODEC.decode(own[0])) if is_odd else None
         status = said.get("status") if isinstance(said, dict) else None
         return str(status) if status in (SKIPPED, FAILED) else DONE
 
