@@ -88,6 +88,9 @@ def test_a_run_is_watched_over_a_killed_worker_and_a_lost_connection_to_its_end(
         first.wait()
     expect(head).to_contain_text("The process that executed it is gone")
     expect(page.locator("#announce")).to_contain_text("is gone")
+    for place_of_step in ("#part-time tr", "#part-steps li"):
+        expect(page.locator(place_of_step, has_text="s1").locator(".status")).to_contain_text("interrupted")
+    expect(page.locator("#part-time")).not_to_contain_text("so far")
     expect(page.locator("#part-help")).to_contain_text("Workers take the run over by themselves")
     with worker(service, place):
         expect(status).to_contain_text("running")
