@@ -442,13 +442,14 @@ def test_items_and_steps_of_sub_graphs_run_ahead() -> None:
 )
 def test_no_more_steps_run_ahead_than_are_allowed(options: Any, node: Any, most: int) -> None:
     """Threads whose guess was wrong count until they end: however many guesses fail, no more run at once."""
-    lock, release = threading.Lock(), threading.Event()
+    lock, begun, release = threading.Lock(), threading.Event(), threading.Event()
     running, highest_seen, waves = 0, 0, 0
 
     def slow(state: Any) -> None:
         nonlocal running, highest_seen
         with lock:
             running, highest_seen = running + 1, max(highest_seen, running + 1)
+        begun.set()
         assert release.wait(LONG)
         with lock:
             running -= 1
@@ -457,6 +458,7 @@ def test_no_more_steps_run_ahead_than_are_allowed(options: Any, node: Any, most:
         nonlocal waves
         waves += 1
         if waves == 30:
+            assert begun.wait(LONG)
             release.set()
         return {"n": state["n"] + 1}
 
