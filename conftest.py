@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import compileall
-import os
 import signal
 import sys
 
@@ -33,9 +32,3 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     coverage_gate.judge(session)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are processors: a third of the tests' time is waiting for other processes."""
-    return (os.cpu_count() or 1) + 1

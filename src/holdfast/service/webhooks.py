@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -170,12 +171,16 @@ class Webhooks:
         for name in self._targets.keys() - known.keys():
             self._save(name, now)
 
-    def _positions(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the positions that are stored, the oldest first."""
-        found = self.deliveries.store.runs(workflow=POSITION, limit=_PAGE)
-        for info in sorted(found, key=lambda info: info.created_at):
-            state = self.deliveries.state(info.run)["state"]
-            yield state["target"], {**state, "run_id": info.run}
+    def _positions(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the positions that are stored, the oldest first."""
+        while True:
+            found = self.deliveries.store.runs(workflow=POSITION, limit=_PAGE)
+            with suppress(
+                RunNotFound
+            ):  # Another server has replaced one meanwhile: look again, or it is missed.
+                states = [(info, self.deliveries.state(info.run)["state"]) for info in found]
+                states.sort(key=lambda each: each[0].created_at)
+                return [(state["target"], {**state, "run_id": info.run}) for info, state in states]
 
     def _save(self, name: str, seen: float) -> None:
         """Store a position, then forget those before it."""
