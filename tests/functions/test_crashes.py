@@ -52,8 +52,9 @@ def test_a_killed_workflow_goes_on_with_the_same_line(program: Program) -> None:
 
     lines, counts = program.lines(), Counter(program.lines())
     assert lines[-1] == lines[-2] == "result [['A', 'B', 'C'], 3, [2, 2, 2], 'charged 3', 'yes']"
-    assert counts["fetch c"] == counts["charge 3"] == counts["refuse x"] == 1
-    assert counts["fetch a"] in (1, 2)  # It may have been running when its sibling's process was killed.
+    assert counts["charge 3"] == counts["refuse x"] == 1
+    for page in "ac":  # It may have been running when its sibling killed the process.
+        assert counts[f"fetch {page}"] in (1, 2)
     assert counts["count A"] == counts["count B"] == counts["count C"] == 1
     assert counts["count CC"] == 2
     assert (
